@@ -1,0 +1,58 @@
+"""fugu: reinforcement learning at the speed of C and CUDA, without leaving Python.
+
+Importing this package has no side effects and loads nothing heavy: every public name is imported on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fugu import emulation, errors, spaces, vector
+    from fugu.emulation import Env, Rows, check_env, emulate
+    from fugu.errors import FuguError
+    from fugu.spaces import Layout
+
+# public name -> module that defines it; modules map to themselves
+_PUBLIC = {
+    "emulation": "fugu.emulation",
+    "errors": "fugu.errors",
+    "spaces": "fugu.spaces",
+    "vector": "fugu.vector",
+    "Env": "fugu.emulation",
+    "Rows": "fugu.emulation",
+    "check_env": "fugu.emulation",
+    "emulate": "fugu.emulation",
+    "FuguError": "fugu.errors",
+    "Layout": "fugu.spaces",
+}
+
+__all__ = [
+    "Env",
+    "FuguError",
+    "Layout",
+    "Rows",
+    "__version__",
+    "check_env",
+    "emulate",
+    "emulation",
+    "errors",
+    "spaces",
+    "vector",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'fugu' has no attribute {name!r}")
+    module = importlib.import_module(_PUBLIC[name])
+    value = module if module.__name__ == f"fugu.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

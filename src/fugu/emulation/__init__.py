@@ -1,0 +1,14 @@
+"""Environments of any make behind one contract: ``Env`` writes its agents' rows into memory it is given."""
+
+from fugu.emulation.env import Env, EnvSpec, Rows, spec_of
+from fugu.emulation.factory import Factory, emulate, factories
+
+__all__ = ["Env", "EnvSpec", "Factory", "Rows", "check_env", "emulate", "factories", "spec_of"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "check_env":  # loads vector backends' machinery; keep plain emulation light
+        from fugu.emulation.check import check_env
+
+        return check_env
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,148 @@
+"""The native environment contract, and the rows an environment writes.
+
+An ``Env`` holds ``num_agents`` agents with the same spaces (one, a team, or thousands of independent copies) and writes their
+rows into arrays it is given. The convention, everywhere in fugu:
+
+- A row holds an observation, the action taken on it, and what that action produced. ``step(action, out)`` takes the
+  actions for the rows last written and writes into ``out`` what they produced (``reward``, ``terminated``, ``truncated``) and
+  the next rows (``obs``, ``first``, ``mask``, ``action_mask``).
+- Auto-reset happens on the next step. The row after an ending holds the final observation and ``mask=False``: its action is
+  ignored, and the step taken on it yields reward 0 and the first row of the next episode, with ``first=True``.
+- ``mask=False`` also marks agents that are padding: dead, not yet there, or waiting for their turn.
+
+The environment resets its own agents by this rule; adapters for Gymnasium and PettingZoo do it for theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from gymnasium import spaces as gs
+
+from fugu.errors import ConfigError
+from fugu.spaces import Layout
+
+Infos = dict[int, dict[str, Any]]
+"""agent index within the env (or batch) -> its non-empty info"""
+
+MAX_MASK_CHOICES = 4096
+"""beyond this many discrete choices no action-mask column is kept"""
+
+
+@dataclass(slots=True, eq=False)
+class Rows:
+    """The rows of some agents, as arrays with one leading axis. Views into memory owned by someone else."""
+
+    obs: np.ndarray
+    """[agents, *row_shape]"""
+    reward: np.ndarray
+    """[agents] float32; produced by the previous action"""
+    terminated: np.ndarray
+    """[agents] bool; the previous action ended the episode"""
+    truncated: np.ndarray
+    """[agents] bool; the previous action was cut off by a limit"""
+    first: np.ndarray
+    """[agents] bool; ``obs`` is the first of its episode"""
+    mask: np.ndarray
+    """[agents] bool; an action on ``obs`` counts"""
+    action_mask: np.ndarray | None = None
+    """[agents, choices] bool; which discrete actions are allowed, ones where the env does not say"""
+    infos: Infos = field(default_factory=dict)
+    """set on received batches; keyed by global agent index"""
+    agents: slice = field(default_factory=lambda: slice(0, 0))
+    """which agents of the vector env these are"""
+    writer: Any = None
+    """scratch for the one env that writes here"""
+
+    @classmethod
+    def zeros(cls, layout: Layout, num_agents: int, choices: int = 0) -> Rows:
+        """Fresh rows in private memory."""
+        flags = [np.zeros(num_agents, bool) for _ in range(4)]
+        mask = np.ones((num_agents, choices), bool) if choices else None
+        rows = cls(layout.zeros(num_agents), np.zeros(num_agents, np.float32), *flags, action_mask=mask)
+        rows.agents = slice(0, num_agents)
+        return rows
+
+    def __getitem__(self, agents: slice) -> Rows:
+        """The same rows for some of the agents; every array is a view."""
+        start, stop, _ = agents.indices(len(self.reward))
+        return Rows(
+            self.obs[agents],
+            self.reward[agents],
+            self.terminated[agents],
+            self.truncated[agents],
+            self.first[agents],
+            self.mask[agents],
+            None if self.action_mask is None else self.action_mask[agents],
+            agents=slice(self.agents.start + start, self.agents.start + stop),
+        )
+
+    def start(self) -> None:
+        """Mark all rows as the first of an episode (``obs`` is the env's to write)."""
+        self.reward[...] = 0
+        self.terminated[...] = False
+        self.truncated[...] = False
+        self.first[...] = True
+        self.mask[...] = True
+
+
+@runtime_checkable
+class Env(Protocol):
+    """What a vector env steps. No base class is needed; having these members is enough.
+
+    ``observation_space`` and ``action_space`` are those of one agent. ``reset`` and ``step`` write into ``out`` (see
+    ``Rows``) and return the non-empty infos by agent, or None. ``action`` is ``[num_agents, *row_shape]`` of the action layout
+    and is only valid during the call.
+    """
+
+    observation_space: gs.Space
+    action_space: gs.Space
+    num_agents: int
+
+    def reset(self, seed: int | None, out: Rows) -> Infos | None: ...
+
+    def step(self, action: np.ndarray, out: Rows) -> Infos | None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What a vector env must know of its environments before it can lay out memory. Travels between processes."""
+
+    observation_space: gs.Space
+    action_space: gs.Space
+    num_agents: int
+    metadata: dict[str, Any] = field(default_factory=dict)
+    render_mode: str | None = None
+    name: str = ""
+
+    def fits(self, other: EnvSpec) -> bool:
+        """Whether envs of both kinds can share one batch."""
+        return self.observation_space == other.observation_space and self.action_space == other.action_space
+
+
+def spec_of(env: Env) -> EnvSpec:
+    if env.num_agents < 1:
+        raise ConfigError(f"num_agents={env.num_agents} of {type(env).__name__} must be at least 1")
+    return EnvSpec(
+        env.observation_space,
+        env.action_space,
+        int(env.num_agents),
+        dict(getattr(env, "metadata", None) or {}),
+        getattr(env, "render_mode", None),
+        getattr(env, "name", type(env).__name__),
+    )
+
+
+def discrete_choices(space: gs.Space) -> int:
+    """How many columns an action mask for ``space`` has: the choices of its discrete leaves side by side; 0 for none."""
+    total = 0
+    for leaf in Layout(space).leaves:
+        if isinstance(leaf.space, gs.Discrete):
+            total += int(leaf.space.n)
+        elif isinstance(leaf.space, gs.MultiDiscrete):
+            total += int(leaf.space.nvec.sum())
+    return total if total <= MAX_MASK_CHOICES else 0

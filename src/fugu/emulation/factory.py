@@ -1,0 +1,198 @@
+"""What a user calls an environment -> factories that build it as a ``fugu.Env``, here or in another process.
+
+Accepted: a Gymnasium id (``CartPole-v1``, ``module:Id-v0``), ``module:Class``, ``file.py:Class``, a class, a callable that
+returns an environment, or a list of these. A ``Factory`` is small and travels by cloudpickle.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from fugu.emulation.env import Env
+from fugu.emulation.gymnasium import Autoreset, GymnasiumEnv, _takes
+from fugu.errors import ConfigError, did_you_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emulation:
+    """How environments are adapted."""
+
+    autoreset: Autoreset = "next_step"
+    """when an ended episode restarts: on the next step (fugu's own rule) or within the same one"""
+    check_finite: bool = True
+    """refuse observations with NaN or infinity"""
+    cast: bool = False
+    """accept another dtype of the same kind than the space declares (float64 for float32)"""
+
+
+@dataclass(frozen=True)
+class Factory:
+    """Builds one environment. Calling it gives an ``Env``."""
+
+    make: Callable[..., Any]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    emulation: Emulation = field(default_factory=Emulation)
+
+    def __call__(self) -> Env:
+        return emulate(self.make(**self.kwargs), self.emulation)
+
+
+def factories(
+    env: Any, num_envs: int, kwargs: Mapping[str, Any] | None = None, emulation: Emulation | None = None
+) -> list[Factory]:
+    """One factory per environment. ``env`` may be a list with one entry per environment."""
+    if not isinstance(num_envs, int) or isinstance(num_envs, bool) or num_envs < 1:
+        raise ConfigError(f"num_envs={num_envs!r} must be a whole number of at least 1")
+    kwargs, emulation = kwargs or {}, emulation or Emulation()
+    if isinstance(env, list | tuple):
+        if len(env) != num_envs:
+            raise ConfigError(f"a list of {len(env)} environments needs num_envs={len(env)}, got num_envs={num_envs}")
+        return [Factory(_maker(entry), kwargs, emulation) for entry in env]
+    return [Factory(_maker(env), kwargs, emulation)] * num_envs
+
+
+def emulate(env: Any, emulation: Emulation | None = None) -> Env:
+    """Any environment as a ``fugu.Env``; one that already is comes back unchanged."""
+    emulation = emulation or Emulation()
+    if is_native(env):
+        return env
+    options = {"autoreset": emulation.autoreset, "check_finite": emulation.check_finite, "cast": emulation.cast}
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        from fugu.emulation.gymnasium_vector import GymnasiumVectorEnv
+
+        return GymnasiumVectorEnv(env, **options)
+    if hasattr(env, "possible_agents") or hasattr(env, "agents"):
+        from fugu.emulation.pettingzoo import adapt
+
+        return adapt(env, **options)
+    missing = [name for name in ("observation_space", "action_space", "reset", "step") if not hasattr(env, name)]
+    if missing:
+        raise ConfigError(
+            f"{type(env).__name__} is not an environment: it has no {', '.join(missing)}. "
+            "Expected a Gymnasium or PettingZoo environment or a fugu.Env, or a callable that returns one"
+        )
+    return GymnasiumEnv(env, **options)
+
+
+def is_native(env: Any) -> bool:
+    """Whether ``env`` follows the ``fugu.Env`` contract: its ``step`` takes the rows to write into."""
+    return hasattr(env, "num_agents") and hasattr(env, "step") and _takes(env.step, "out") and not _has_kwargs(env.step)
+
+
+def _has_kwargs(method: Any) -> bool:
+    import inspect
+
+    try:
+        return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(method).parameters.values())
+    except (TypeError, ValueError):
+        return True
+
+
+def _maker(env: Any) -> Callable[..., Any]:
+    if isinstance(env, str):
+        return _from_name(env)
+    if isinstance(env, gymnasium.envs.registration.EnvSpec):
+        return _Registered(env)
+    if isinstance(env, type) or (callable(env) and not hasattr(env, "step")):
+        return env
+    if hasattr(env, "step"):
+        raise ConfigError(
+            f"got an instance of {type(env).__name__}; every environment must be built where it runs. "
+            f"Pass a callable instead: lambda: {type(env).__name__}(...)"
+        )
+    raise ConfigError(f"expected an environment id, class or callable, got {type(env).__name__} {env!r:.60}")
+
+
+def _from_name(name: str) -> Callable[..., Any]:
+    """``file.py:Class``, ``module:Class``, ``module:GymId`` or ``GymId``."""
+    head, colon, tail = name.rpartition(":")
+    if colon and head.endswith(".py"):
+        return _attribute(_load_file(head), tail, head)
+    if colon:
+        try:
+            module = importlib.import_module(head)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"{name!r}: cannot import {head!r}: {error}") from error
+        if "-v" in tail or not hasattr(module, tail):
+            if tail in gymnasium.registry:
+                return _Registered(gymnasium.spec(tail))
+        return _attribute(module, tail, head)
+    if name.endswith(".py"):
+        raise ConfigError(f"{name!r}: which class? Write {name}:ClassName")
+    if name not in gymnasium.registry:
+        _register_known(name)
+    if name not in gymnasium.registry:
+        raise ConfigError(f"no environment {name!r} is registered.{did_you_mean(name, gymnasium.registry)}")
+    return _Registered(gymnasium.spec(name))
+
+
+def _register_known(name: str) -> None:
+    """Import the packages whose ids people type without importing them first, if they are installed."""
+    module = {"ALE": "ale_py", "MiniGrid": "minigrid", "BabyAI": "minigrid"}.get(name.replace("-", "/").split("/")[0])
+    if module is not None and importlib.util.find_spec(module) is not None:
+        gymnasium.register_envs(importlib.import_module(module))
+
+
+@dataclass(frozen=True)
+class _Registered:
+    """Makes a registered environment from its spec, so that a worker needs no registry entry of its own.
+
+    Gymnasium's passive checker is left out: fugu checks every value itself.
+    """
+
+    spec: Any
+
+    def __call__(self, **kwargs: Any) -> Any:
+        return gymnasium.make(self.spec, disable_env_checker=True, **kwargs)
+
+
+def _load_file(path: str) -> Any:
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise ConfigError(f"{path!r}: no such file (looked at {file})")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    return _ByFile(str(file), module)
+
+
+@dataclass(frozen=True)
+class _ByFile:
+    path: str
+    module: Any
+
+
+def _attribute(module: Any, name: str, where: str) -> Callable[..., Any]:
+    if isinstance(module, _ByFile):
+        _attribute(module.module, name, where)  # complain now, in the process the user watches
+        return _FromFile(module.path, name)
+    if not hasattr(module, name):
+        names = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+        raise ConfigError(f"{where!r} has no {name!r}.{did_you_mean(name, names)}")
+    return getattr(module, name)
+
+
+@dataclass(frozen=True)
+class _FromFile:
+    """Loads the class from its file wherever it is called: a worker process has not imported it."""
+
+    path: str
+    name: str
+
+    def __call__(self, **kwargs: Any) -> Any:
+        module = sys.modules.get(Path(self.path).stem)
+        if module is None or getattr(module, "__file__", None) != self.path:
+            module = _load_file(self.path).module
+        return getattr(module, self.name)(**kwargs)
+
+

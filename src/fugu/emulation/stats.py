@@ -1,0 +1,42 @@
+"""Episode statistics, in one place for every kind of environment: computed from the rows a vector env receives.
+
+In: rows in the order they arrive. Out: ``infos[agent]["episode"] = {"r": return, "l": length, "t": seconds}`` on the row whose
+``terminated`` or ``truncated`` is set, the keys Gymnasium uses. A length counts the rows an agent acted on.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from fugu.emulation.env import Rows
+
+
+class EpisodeStats:
+    def __init__(self, num_agents: int) -> None:
+        self.returns = np.zeros(num_agents, np.float64)
+        self.lengths = np.zeros(num_agents, np.int64)
+        self.started = np.zeros(num_agents, np.float64)
+
+    def start(self, agents: slice) -> None:
+        self.returns[agents] = 0
+        self.lengths[agents] = 0
+        self.started[agents] = time.perf_counter()
+
+    def update(self, rows: Rows, acted: np.ndarray) -> None:
+        """Add ``rows`` to the running episodes; ``acted`` is the mask of the rows before them."""
+        agents = rows.agents
+        self.returns[agents] += rows.reward
+        self.lengths[agents] += acted
+        ended = rows.terminated | rows.truncated
+        if not ended.any():
+            return
+        now = time.perf_counter()
+        for i in np.flatnonzero(ended):
+            agent = int(agents.start + i)
+            episode = {"r": float(self.returns[agent]), "l": int(self.lengths[agent]), "t": now - float(self.started[agent])}
+            rows.infos.setdefault(agent, {})["episode"] = episode
+            self.returns[agent] = 0
+            self.lengths[agent] = 0
+            self.started[agent] = now

@@ -1,0 +1,99 @@
+"""The errors fugu raises. Each message says what was expected, what came, and what to type."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class FuguError(Exception):
+    """Parent of every error fugu raises on purpose."""
+
+
+class SpaceError(FuguError, ValueError):
+    """A space cannot be laid out as a row, or a value does not fit the space it was declared with."""
+
+
+class ConfigError(FuguError, ValueError):
+    """A setting is impossible; raised before any work starts."""
+
+
+class CallOrderError(FuguError, RuntimeError):
+    """A method was called in a state in which it has no meaning (``recv`` before ``async_reset``, ...)."""
+
+
+class MissingExtra(FuguError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f'{feature} needs an extra: pip install "fugu-rl[{extra}]"')
+
+
+class EnvError(FuguError, RuntimeError):
+    """An environment raised, or returned something that does not fit its spaces.
+
+    Attributes name the place: ``worker`` (None: the calling process), ``envs`` (indices), ``seeds`` (what each was
+    last seeded with, None if unknown), ``phase`` (``make``, ``reset``, ``step``, ``call``, ``close``), ``remote_traceback`` (the
+    env's own traceback as text).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        worker: int | None = None,
+        envs: Sequence[int] = (),
+        seeds: Sequence[int | None] = (),
+        phase: str = "step",
+        remote_traceback: str = "",
+    ) -> None:
+        self.worker = worker
+        self.envs = tuple(envs)
+        self.seeds = tuple(seeds)
+        self.phase = phase
+        self.remote_traceback = remote_traceback
+        place = "the calling process" if worker is None else f"worker {worker}"
+        text = f"{message}\n  where: {place}, {_plural('env', self.envs)}, during {phase}"
+        if self.seeds:
+            text += f"\n  {_plural('seed', self.seeds)}"
+        if remote_traceback:
+            text += "\n" + _indent(remote_traceback.rstrip())
+        super().__init__(text)
+
+
+class WorkerDied(EnvError):
+    """A worker process ended without being asked to. ``signal`` or ``exitcode`` says how."""
+
+    def __init__(self, message: str, *, signal: int | None = None, exitcode: int | None = None, **place: object) -> None:
+        self.signal = signal
+        self.exitcode = exitcode
+        super().__init__(message, **place)  # type: ignore[arg-type]
+
+
+class EnvTimeout(EnvError):
+    """An environment did not finish within the stated timeout."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`` Did you mean 'x'?`` for the known name nearest to ``name``, or the list of known names."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if near:
+        return f" Did you mean {' or '.join(repr(n) for n in near)}?"
+    return f" Known: {', '.join(names)}." if names else ""
+
+
+def _plural(word: str, items: Sequence[object]) -> str:
+    """``env 3``, ``envs 3..5`` or ``seeds 1, 7, 9 and 5 more``: short even for thousands of items."""
+    if not items:
+        return f"no {word}"
+    if len(items) == 1:
+        return f"{word} {items[0]}"
+    if all(isinstance(i, int) for i in items) and list(items) == list(range(items[0], items[0] + len(items))):  # type: ignore[operator, call-overload, arg-type]
+        return f"{word}s {items[0]}..{items[-1]}"
+    shown = ", ".join(str(i) for i in items[:8])
+    return f"{word}s {shown}" + (f" and {len(items) - 8} more" if len(items) > 8 else "")
+
+
+def _indent(text: str) -> str:
+    return "\n".join("  | " + line for line in text.splitlines())

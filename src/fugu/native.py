@@ -1,0 +1,18 @@
+"""The compiled core, or None where it could not be loaded; then everything runs on its Python reference, slowly, and says so."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+native: Any
+try:
+    from fugu import _native as native
+except ImportError as error:  # no compiler at install time, or another Python
+    native = None
+    warnings.warn(
+        f"fugu's native core is not available ({error}); the pure-Python fallback is used, which is several times slower. "
+        "Reinstall fugu-rl with a C++ compiler present; `fugu doctor` says more.",
+        RuntimeWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,177 @@
+"""The memory of a vector env: one mapping with a column per field, for all agents, twice.
+
+Columns are ``[slot, agents, ...]`` with two slots: while an env writes slot 1, the rows of slot 0 stay as they were, so what
+``recv`` returned is valid until the second ``recv`` after it, and a crashed worker cannot leave a half-written row behind.
+Every column starts on its own 128-byte line. A batch is a slice of agents: never a copy.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as gs
+
+from fugu.emulation.env import EnvSpec, Rows, discrete_choices
+from fugu.errors import FuguError, SpaceError
+from fugu.spaces import Layout
+from fugu.spaces.layout import Node
+
+LINE = 128
+SLOTS = 2
+
+
+class OutOfSharedMemory(FuguError, MemoryError):
+    """The shared memory for the rows could not be had."""
+
+
+class Buffers:
+    """Columns over ``memory`` (a writable buffer, ``None``: private). Both sides of a process boundary build the same one."""
+
+    def __init__(self, spec: EnvSpec, num_envs: int, num_agents: int, *, head: int = 0, memory: Any = None) -> None:
+        self.obs_layout = Layout(spec.observation_space)
+        self.action_layout = Layout(spec.action_space)
+        choices = discrete_choices(spec.action_space)
+        columns: dict[str, tuple[tuple[int, ...], Any]] = {
+            "head": ((head,), np.uint8),
+            "seeds": ((num_envs,), np.int64),
+            "action": ((num_agents, *self.action_layout.row_shape), self.action_layout.dtype),
+            "obs": ((SLOTS, num_agents, *self.obs_layout.row_shape), self.obs_layout.dtype),
+            "reward": ((SLOTS, num_agents), np.float32),
+            "terminated": ((SLOTS, num_agents), np.bool_),
+            "truncated": ((SLOTS, num_agents), np.bool_),
+            "first": ((SLOTS, num_agents), np.bool_),
+            "mask": ((SLOTS, num_agents), np.bool_),
+            "action_mask": ((SLOTS, num_agents, choices), np.bool_),
+        }
+        offsets, self.nbytes = {}, 0
+        for name, (shape, dtype) in columns.items():
+            offsets[name] = self.nbytes
+            self.nbytes += -(-math.prod(shape) * np.dtype(dtype).itemsize // LINE) * LINE
+        if memory is None:
+            memory = _aligned(self.nbytes)
+        column = {
+            name: np.ndarray(shape, dtype, memory, offsets[name]) if math.prod(shape) else np.zeros(shape, dtype)
+            for name, (shape, dtype) in columns.items()
+        }
+        self.head: np.ndarray = column["head"]
+        """bytes for the backend's own use"""
+        self.seeds: np.ndarray = column["seeds"]
+        """[num_envs] what each env is to be seeded with at the next reset; negative: not"""
+        self.action: np.ndarray = column["action"]
+        self.rows: tuple[Rows, Rows] = tuple(  # type: ignore[assignment]
+            Rows(
+                *(column[name][slot] for name in ("obs", "reward", "terminated", "truncated", "first", "mask")),
+                column["action_mask"][slot] if choices else None,
+                agents=slice(0, num_agents),
+            )
+            for slot in range(SLOTS)
+        )
+        self._ranges = _discrete_ranges(self.action_layout)
+
+    def write_action(self, agents: slice, action: Any) -> None:
+        """Copy a batch of actions in: rows, the natural shape of the space, or the space's own structure of batched arrays."""
+        target = self.action[agents]
+        if isinstance(action, dict | tuple):
+            _write_structure(self.action_layout, self.action_layout.root, action, self.action_layout.leaf_views(target))
+        else:
+            array = np.asarray(action)
+            if array.shape != target.shape:
+                raise SpaceError(f"actions: expected shape {list(target.shape)}, got {list(array.shape)}")
+            if not np.can_cast(array.dtype, target.dtype, "same_kind"):
+                raise SpaceError(f"actions: expected {target.dtype}, got {array.dtype}")
+            if array.dtype != target.dtype and array.dtype.itemsize > target.dtype.itemsize and array.dtype.kind in "iu":
+                _refuse_overflow(array, target.dtype)
+            target[...] = array
+        self._check(target)
+
+    def _check(self, target: np.ndarray) -> None:
+        for view, leaf in zip(self.action_layout.leaf_views(target), self.action_layout.leaves, strict=True):
+            if leaf.dtype.kind == "f":
+                if not np.isfinite(view).all():
+                    raise SpaceError(f"actions{_of(leaf.name)}: NaN or infinity at agent {_first_bad(~np.isfinite(view))}")
+            elif leaf.path in self._ranges:
+                low, high = self._ranges[leaf.path]
+                bad = (view < low) | (view > high)
+                if bad.any():
+                    agent = _first_bad(bad)
+                    raise SpaceError(f"actions{_of(leaf.name)}: {view[agent].tolist()} at agent {agent} is outside {leaf.space}")
+
+
+def shared_memory(fd: int, nbytes: int) -> mmap.mmap:
+    """Give ``fd`` (a memfd) ``nbytes`` and map it. Reserves every page now, so that no later write can fail."""
+    available = _available_memory()
+    if available is not None and nbytes > available:
+        raise OutOfSharedMemory(_too_big(nbytes) + f"; {available / 2**20:,.0f} MiB are free")
+    try:
+        os.posix_fallocate(fd, 0, nbytes)
+    except OSError as error:
+        raise OutOfSharedMemory(_too_big(nbytes) + f": {error.strerror}") from error
+    return mmap.mmap(fd, nbytes)
+
+
+def _too_big(nbytes: int) -> str:
+    return f"the rows of this vector env need {nbytes / 2**20:,.1f} MiB of shared memory. Use fewer envs or smaller observations"
+
+
+def _available_memory() -> int | None:
+    try:
+        with open("/proc/meminfo") as file:
+            line = next(line for line in file if line.startswith("MemAvailable:"))
+        return int(line.split()[1]) * 1024
+    except (OSError, StopIteration, ValueError):
+        return None
+
+
+def _aligned(nbytes: int) -> Any:
+    raw = np.zeros(nbytes + LINE, np.uint8)
+    start = -raw.ctypes.data % LINE
+    return raw[start : start + nbytes]
+
+
+def _discrete_ranges(layout: Layout) -> dict[Any, tuple[Any, Any]]:
+    """path -> inclusive (low, high) of the leaves whose values are choices."""
+    ranges: dict[Any, tuple[Any, Any]] = {}
+    for leaf in layout.leaves:
+        if isinstance(leaf.space, gs.Discrete):
+            ranges[leaf.path] = (leaf.space.start, leaf.space.start + leaf.space.n - 1)
+        elif isinstance(leaf.space, gs.MultiDiscrete):
+            ranges[leaf.path] = (leaf.space.start, leaf.space.start + leaf.space.nvec - 1)
+        elif isinstance(leaf.space, gs.MultiBinary):
+            ranges[leaf.path] = (0, 1)
+    return ranges
+
+
+def _write_structure(layout: Layout, node: Node, value: Any, views: list[np.ndarray]) -> None:
+    if isinstance(node.space, gs.Dict | gs.Tuple):
+        if len(value) != len(node.children):
+            raise SpaceError(f"actions: expected the parts {list(node.keys)}, got {len(value)} parts")
+        for key, child in zip(node.keys, node.children, strict=True):
+            _write_structure(layout, child, value[key], views)
+        return
+    if node.children or node.codes:
+        raise SpaceError(f"actions: {type(node.space).__name__} parts must be sent as rows; pack them with fugu.spaces.Packer")
+    view, array = views[node.leaf], np.asarray(value)
+    if array.shape != view.shape or not np.can_cast(array.dtype, view.dtype, "same_kind"):
+        name = layout.leaves[node.leaf].name
+        raise SpaceError(f"actions{_of(name)}: expected {view.dtype}{list(view.shape)}, got {array.dtype}{list(array.shape)}")
+    view[...] = array
+
+
+def _refuse_overflow(array: np.ndarray, dtype: np.dtype) -> None:
+    info = np.iinfo(dtype)
+    if array.size and (array.min() < info.min or array.max() > info.max):
+        raise SpaceError(f"actions: a value does not fit {dtype}")
+
+
+def _of(name: str) -> str:
+    return f" {name!r}" if name else ""
+
+
+def _first_bad(bad: np.ndarray) -> int:
+    return int(np.argwhere(bad.reshape(len(bad), -1).any(axis=1))[0, 0])
+
+

@@ -1,0 +1,137 @@
+"""The settings of a vector env, checked before anything starts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from fugu.errors import ConfigError, did_you_mean
+
+Backend = Literal["auto", "serial", "process"]
+Order = Literal["pipelined", "first_finished"]
+InfoMode = Literal["all", "episode", "none"]
+OnError = Literal["raise", "restart"]
+
+_CHOICES = {
+    "backend": ("auto", "serial", "process"),
+    "order": ("pipelined", "first_finished"),
+    "infos": ("all", "episode", "none"),
+    "on_error": ("raise", "restart"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorConfig:
+    """How many environments, and who steps them."""
+
+    num_envs: int = 1
+    """environments in all"""
+    num_workers: int | None = None
+    """processes that step them, the calling one included unless ``isolate``; default: one per usable core"""
+    batch_size: int | None = None
+    """environments per ``recv``; must divide num_envs. Default: all of them, and then ``step`` can be used"""
+    backend: Backend = "auto"
+    """serial (this process), process (shared memory), or auto: process where there are two cores and two envs"""
+    order: Order = "pipelined"
+    """which batch ``recv`` waits for: the next in turn (deterministic) or the first that is finished"""
+    max_lag: int = 64
+    """first_finished: ``recv`` waits for a batch once it is this many behind the most often received one"""
+    seed: int = 0
+    """what every environment's own seed is derived from"""
+    infos: InfoMode = "all"
+    """keep all non-empty infos, only those of a step that ends an episode, or none (episode statistics always stay)"""
+    isolate: bool | None = None
+    """no environment in the calling process, so that none can hang or crash it; default: only where needed"""
+    on_error: OnError = "raise"
+    """raise, or restart what crashed and mark its episodes truncated"""
+    max_restarts: int = 16
+    """with on_error=restart: how many restarts before the error is raised after all"""
+    start_timeout: float = 120.0
+    """seconds to build the environments"""
+    reset_timeout: float = 120.0
+    """seconds for a reset"""
+    step_timeout: float = 60.0
+    """seconds for a step of a batch"""
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise ConfigError(f"{name}={value!r} must be one of {', '.join(choices)}.{did_you_mean(str(value), choices)}")
+        for name in ("num_envs", "num_workers", "batch_size", "max_lag"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise ConfigError(f"{name}={value!r} must be a whole number of at least 1")
+        for name in ("start_timeout", "reset_timeout", "step_timeout"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)!r} must be a positive number of seconds")
+        if self.max_restarts < 0:
+            raise ConfigError(f"max_restarts={self.max_restarts} must not be negative")
+        if self.batch_size is not None and self.num_envs % self.batch_size:
+            valid = [b for b in range(1, self.num_envs + 1) if self.num_envs % b == 0]
+            raise ConfigError(
+                f"batch_size={self.batch_size} must divide num_envs={self.num_envs}; try batch_size={_nearest(self.batch_size, valid)} "
+                f"or num_envs={_nearest_multiple(self.num_envs, self.batch_size)}"
+            )
+        if self.num_workers is not None and self.num_workers > self.num_envs:
+            raise ConfigError(f"num_workers={self.num_workers} is more than num_envs={self.num_envs}; try num_workers={self.num_envs}")
+        if self.num_workers is not None and self.resolved_backend == "process" and self.num_workers % self.num_batches:
+            valid = [w for w in range(self.num_batches, self.num_envs + 1, self.num_batches)]
+            raise ConfigError(
+                f"num_workers={self.num_workers} must be a multiple of the {self.num_batches} batches "
+                f"(num_envs={self.num_envs} / batch_size={self.batch_size}); try num_workers={_nearest(self.num_workers, valid)}"
+            )
+
+    @property
+    def num_batches(self) -> int:
+        return self.num_envs // (self.batch_size or self.num_envs)
+
+    @property
+    def resolved_backend(self) -> Literal["serial", "process"]:
+        if self.backend != "auto":
+            return self.backend
+        if self.num_workers is not None or self.num_batches > 1:
+            return "process"
+        return "process" if self.num_envs > 1 and usable_cores() > 1 else "serial"
+
+    @property
+    def resolved_isolate(self) -> bool:
+        """The caller steps a share itself when it would only wait otherwise: one batch, and no restarts to survive."""
+        if self.num_batches > 1:
+            return True
+        return self.on_error == "restart" if self.isolate is None else self.isolate
+
+    @property
+    def resolved_workers(self) -> int:
+        """Shards in all, the caller's own included."""
+        if self.resolved_backend == "serial":
+            return 1
+        if self.num_workers is not None:
+            return self.num_workers
+        per_batch = max(1, usable_cores() // self.num_batches)
+        return min(per_batch, self.num_envs // self.num_batches) * self.num_batches
+
+
+def usable_cores() -> int:
+    """Cores this process may run on (affinity and container limits, not what the machine has)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup_quota()
+    return max(1, min(cores, quota)) if quota else cores
+
+
+def _cgroup_quota() -> int | None:
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            limit, period = file.read().split()
+        return None if limit == "max" else max(1, round(int(limit) / int(period)))
+    except (OSError, ValueError):
+        return None
+
+
+def _nearest(value: int, valid: list[int]) -> int:
+    return min(valid, key=lambda v: (abs(v - value), v))
+
+
+def _nearest_multiple(value: int, of: int) -> int:
+    return max(of, round(value / of) * of)

@@ -1,0 +1,86 @@
+"""A time limit on code that runs in the calling process: an environment that hangs there raises ``EnvTimeout``.
+
+Uses the interval timer of the process, so it works in the main thread only, and steps aside where somebody else has a
+handler for it. It interrupts Python code and system calls; native code that never returns to the interpreter cannot be
+interrupted from inside its own process (``isolate=True`` puts such environments elsewhere).
+
+Arming and disarming a timer costs two system calls per step, so the timer is left running and looks, when it goes off,
+whether a step has really been running for too long: normally once per timeout it finds that none has.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
+
+from fugu.errors import EnvTimeout
+
+if TYPE_CHECKING:
+    from fugu.vector.shard import Shard
+
+_MAIN = threading.main_thread().ident
+
+_running: Deadline | None = None
+"""whose time it is; the signal handler has no other way to know"""
+_expires = 0.0
+"""when the timer goes off; past: it is not running"""
+
+
+class Deadline:
+    """``with deadline(seconds, shard, phase): ...``"""
+
+    def __call__(self, seconds: float, shard: Shard, phase: str) -> Deadline:
+        self._seconds, self._shard, self._phase = seconds, shard, phase
+        return self
+
+    def __enter__(self) -> None:
+        global _running
+        now = time.monotonic()
+        self.until = now + self._seconds
+        if threading.get_ident() == _MAIN and (now <= _expires <= self.until or _arm(self._seconds)):
+            _running = self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        global _running
+        if _running is self:
+            _running = None
+
+    def error(self) -> EnvTimeout:
+        shard, k = self._shard, self._shard.running
+        message = f"no answer within {self._seconds:g} s ({self._phase}_timeout)"
+        return EnvTimeout(message, envs=(shard.first_env + k,), seeds=(shard.seeds[k],), phase=self._phase)
+
+
+def release() -> None:
+    """Give signal and timer back; called when a vector env closes."""
+    global _expires
+    if threading.get_ident() == _MAIN and signal.getsignal(signal.SIGALRM) is _expired:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        _expires = 0.0
+
+
+def _arm(seconds: float) -> bool:
+    """Start the timer; False where it is not ours to use."""
+    global _expires
+    handler = signal.getsignal(signal.SIGALRM)
+    if handler is signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL)[0] == 0:
+        signal.signal(signal.SIGALRM, _expired)
+    elif handler is not _expired:
+        return False
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    _expires = time.monotonic() + seconds
+    return True
+
+
+def _expired(signum: int, frame: FrameType | None) -> None:
+    running = _running
+    if running is None:
+        return
+    left = running.until - time.monotonic()
+    if left <= 0:
+        raise running.error()
+    _arm(left)

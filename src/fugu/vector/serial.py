@@ -1,0 +1,89 @@
+"""The reference backend: every environment in this process, one after the other, on the caller's time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fugu.emulation.env import Infos, spec_of
+from fugu.emulation.factory import Factory
+from fugu.errors import ConfigError
+from fugu.vector.buffers import Buffers
+from fugu.vector.config import VectorConfig
+from fugu.vector.deadline import Deadline, release
+from fugu.vector.runner import RESET, agent_slices, split
+from fugu.vector.shard import Shard
+
+
+class Serial:
+    """One shard per group; a group runs when ``finish`` is asked for it."""
+
+    def __init__(self, factories: Sequence[Factory], config: VectorConfig) -> None:
+        self._config = config
+        self._split = split(config.num_envs, config.num_batches, config.num_batches)
+        self._shards: list[Shard] = []
+        try:
+            for envs in self._split.envs:
+                part = [factories[i] for i in envs]
+                self._shards.append(Shard(part, envs.start, infos=config.infos, on_error=config.on_error))
+            specs = [spec_of(env) for shard in self._shards for env in shard.envs]
+            check_specs(specs)
+        except BaseException:
+            self.close()
+            raise
+        self.spec = specs[0]
+        self.env_agents = agent_slices([spec.num_agents for spec in specs])
+        self.buffers = Buffers(self.spec, config.num_envs, self.env_agents[-1].stop)
+        self.group_agents = []
+        for shard in self._shards:
+            shard.bind(self.buffers, self.env_agents[shard.first_env].start)
+            self.group_agents.append(shard.agents)
+        self._orders: dict[int, tuple[int, int, dict[str, Any] | None]] = {}
+        self._deadline = Deadline()
+
+    @property
+    def restarts(self) -> int:
+        return sum(shard.restarts for shard in self._shards)
+
+    def start(self, group: int, command: int, slot: int, options: dict[str, Any] | None = None) -> None:
+        self._orders[group] = (command, slot, options)
+
+    def finish(self, groups: Sequence[int]) -> tuple[int, Infos]:
+        group = groups[0]
+        command, slot, options = self._orders.pop(group)
+        infos = run_here(self._shards[group], command, slot, options, self._deadline, self._config)
+        if self.restarts > self._config.max_restarts:
+            raise ConfigError(f"gave up after {self.restarts} restarts (max_restarts={self._config.max_restarts}): {infos}")
+        return group, infos
+
+    def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]:
+        out = []
+        for i in envs:
+            shard = next(s for s, part in zip(self._shards, self._split.envs, strict=True) if i in part)
+            out += shard.call(kind, name, args, kwargs, [i - shard.first_env])
+        return out
+
+    def close(self) -> None:
+        shards, self._shards = self._shards, []
+        release()
+        for shard in shards:
+            shard.close()
+
+
+def run_here(
+    shard: Shard, command: int, slot: int, options: dict[str, Any] | None, deadline: Deadline, config: VectorConfig
+) -> Infos:
+    """Run a shard in the calling process, within the timeout where that can be enforced."""
+    phase, seconds = ("reset", config.reset_timeout) if command == RESET else ("step", config.step_timeout)
+    with deadline(seconds, shard, phase):
+        return shard.reset(slot, options) if command == RESET else shard.step(slot)
+
+
+def check_specs(specs: Sequence[Any]) -> None:
+    """All environments of a batch must have the same spaces."""
+    for i, spec in enumerate(specs):
+        if not spec.fits(specs[0]):
+            what, a, b = "observation_space", specs[0].observation_space, spec.observation_space
+            if a == b:
+                what, a, b = "action_space", specs[0].action_space, spec.action_space
+            raise ConfigError(f"env {i} has another {what} than env 0; one batch needs one kind.\n  env 0: {a}\n  env {i}: {b}")

@@ -1,0 +1,239 @@
+"""Some environments over one contiguous range of agents, stepped one after the other.
+
+Serial runs one shard, every worker process runs one, and the caller of a synchronous process backend runs one itself.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fugu.emulation.env import Env, Infos, Rows
+from fugu.emulation.factory import Factory
+from fugu.errors import EnvError
+from fugu.vector.buffers import SLOTS, Buffers
+from fugu.vector.config import InfoMode, OnError
+
+
+class Shard:
+    """``factories`` are those of the envs ``first_env ...``; build, then ``bind`` to memory, then ``reset`` and ``step``."""
+
+    def __init__(
+        self,
+        factories: Sequence[Factory],
+        first_env: int,
+        *,
+        worker: int | None = None,
+        infos: InfoMode = "all",
+        on_error: OnError = "raise",
+    ) -> None:
+        self.factories = list(factories)
+        self.first_env = first_env
+        self.worker = worker
+        self.on_error = on_error
+        self.restarts = 0
+        self._keep = infos
+        self._at = memoryview(bytearray(4)).cast("I")
+        self.seeds: list[int | None] = [None] * len(self.factories)
+        self.envs: list[Env] = []
+        try:
+            for factory in self.factories:
+                self.envs.append(factory())
+        except Exception as error:
+            failed = self._error(error, len(self.envs), "make")
+            self.close()
+            raise failed from error
+
+    def bind(self, buffers: Buffers, first_agent: int, *, stage: bool = False, at: memoryview | None = None) -> None:
+        """Hand each env its rows. ``stage`` collects the small columns privately and publishes them once per step, so that
+        neighbouring workers do not fight over the cache lines at their border. ``at[0]`` is set to the env being run."""
+        if at is not None:
+            self._at = at
+        counts = [env.num_agents for env in self.envs]
+        starts = np.cumsum([0, *counts]).tolist()
+        self.num_agents = starts[-1]
+        self.agents = slice(first_agent, first_agent + self.num_agents)
+        self._buffers = buffers
+        self._shared = [buffers.rows[slot][self.agents] for slot in range(SLOTS)]
+        self._mine = [_staged(rows) if stage else rows for rows in self._shared]
+        self._stage = stage
+        local = [slice(a, a + n) for a, n in zip(starts, counts, strict=False)]
+        self._offsets = [first_agent + a for a in starts[:-1]]
+        self._rows: list[list[Rows]] = [[rows[part] for part in local] for rows in self._mine]
+        actions = buffers.action[self.agents]
+        self._actions = [actions[part] for part in local]
+
+    def reset(self, slot: int, options: dict[str, Any] | None = None) -> Infos:
+        """Reset every env with its seed from the buffers (negative: without one)."""
+        infos: Infos = {}
+        extra = {} if options is None else {"options": options}
+        for k, env in enumerate(self.envs):
+            self._at[0] = k
+            seed = int(self._buffers.seeds[self.first_env + k])
+            self.seeds[k] = seed if seed >= 0 else None
+            out = self._rows[slot][k]
+            if out.action_mask is not None:
+                out.action_mask[...] = True
+                self._rows[1 - slot][k].action_mask[...] = True  # type: ignore[index]
+            try:
+                info = env.reset(self.seeds[k], out, **extra)
+            except Exception as error:
+                info = self._failed(error, k, "reset", slot)
+            if info:
+                self._collect(infos, info, k, out)
+        if self._stage:
+            self._publish(slot)
+        return infos
+
+    def step(self, slot: int) -> Infos:
+        """Step every env on the actions in the buffers and write into ``slot``."""
+        infos: Infos = {}
+        at, k = self._at, 0
+        for env, action, out in zip(self.envs, self._actions, self._rows[slot], strict=True):
+            at[0] = k
+            try:
+                info = env.step(action, out)
+            except Exception as error:
+                info = self._failed(error, k, "step", slot)
+            if info:
+                self._collect(infos, info, k, out)
+            k += 1
+        if self._stage:
+            self._publish(slot)
+        return infos
+
+    def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]:
+        """``get``, ``set`` or ``call`` an attribute of the wrapped envs (shard-local indices)."""
+        results = []
+        for k in envs:
+            self._at[0] = k
+            try:
+                results.append(_access(self.envs[k], kind, name, args, kwargs))
+            except Exception as error:
+                raise self._error(error, k, "call") from error
+        return results
+
+    def close(self) -> None:
+        """Close every env, also when one of them fails to; the first failure is raised at the end."""
+        failure: EnvError | None = None
+        for k, env in enumerate(self.envs):
+            try:
+                env.close()
+            except Exception as error:
+                if failure is None:
+                    failure = self._error(error, k, "close")
+        self.envs = []
+        if failure is not None:
+            raise failure
+
+    @property
+    def running(self) -> int:
+        """Shard-local index of the env that is running, or ran last."""
+        return int(self._at[0])
+
+    def _collect(self, infos: Infos, found: Infos, k: int, out: Rows) -> None:
+        if self._keep == "none":
+            return
+        offset = self._offsets[k]
+        for agent, info in found.items():
+            if self._keep == "all" or out.terminated[agent] or out.truncated[agent]:
+                infos[offset + agent] = info
+
+    def _publish(self, slot: int) -> None:
+        mine, shared = self._mine[slot], self._shared[slot]
+        shared.reward[...] = mine.reward
+        shared.terminated[...] = mine.terminated
+        shared.truncated[...] = mine.truncated
+        shared.first[...] = mine.first
+        shared.mask[...] = mine.mask
+
+    def _failed(self, error: Exception, k: int, phase: str, slot: int) -> Infos:
+        """Raise what went wrong with env ``k``, or replace it and mark its episode truncated."""
+        wrapped = self._error(error, k, phase)
+        if self.on_error == "raise":
+            raise wrapped from error
+        self.restarts += 1
+        old = self.envs[k]
+        try:
+            old.close()
+        except Exception:
+            pass  # it is being replaced because it is broken
+        try:
+            fresh = self.factories[k]()
+        except Exception as again:
+            raise self._error(again, k, "make") from again
+        seed = None if self.seeds[k] is None else restart_seed(self.seeds[k], self.restarts)  # type: ignore[arg-type]
+        self.seeds[k] = seed
+        self.envs[k] = _Revived(self, k, fresh, seed)
+        out = self._rows[slot][k]
+        truncate(out, self._rows[1 - slot][k].obs)
+        return {0: {"restarted": True, "error": str(wrapped)}}
+
+    def _error(self, error: Exception, k: int, phase: str) -> EnvError:
+        if isinstance(error, EnvError):
+            return error
+        text = "".join(traceback.format_exception(error))
+        message = f"{type(error).__name__}: {_text(error)}"
+        env = self.first_env + k
+        seed = self.seeds[k] if k < len(self.seeds) else None
+        return EnvError(message, worker=self.worker, envs=(env,), seeds=(seed,), phase=phase, remote_traceback=text)
+
+
+class _Revived:
+    """Stands in for a replaced env for one step: the action of the truncated row is ignored, the new env is reset."""
+
+    def __init__(self, shard: Shard, k: int, env: Env, seed: int | None) -> None:
+        self._shard, self._k, self._env, self._seed = shard, k, env, seed
+        self.num_agents = env.num_agents
+
+    def step(self, action: np.ndarray, out: Rows) -> Infos | None:
+        self._shard.envs[self._k] = self._env
+        return self._env.reset(self._seed, out)
+
+    def reset(self, seed: int | None, out: Rows, **options: Any) -> Infos | None:
+        self._shard.envs[self._k] = self._env
+        return self._env.reset(seed, out, **options)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def truncate(out: Rows, last_obs: np.ndarray) -> None:
+    """Mark rows whose env was lost: cut off, nothing gained, the last observation known standing for the final one."""
+    out.obs[...] = last_obs
+    out.reward[...] = 0
+    out.terminated[...] = False
+    out.truncated[...] = True
+    out.first[...] = False
+    out.mask[...] = False
+
+
+def restart_seed(seed: int, restarts: int) -> int:
+    """A seed for the env's new life: another one, so that a seed that crashes is not tried again."""
+    return int(np.random.SeedSequence([seed, restarts]).generate_state(1, np.uint32)[0] >> 1)
+
+
+def _staged(shared: Rows) -> Rows:
+    """Rows with private small columns beside the shared observations and action masks."""
+    small = (np.zeros_like(column) for column in (shared.reward, shared.terminated, shared.truncated, shared.first, shared.mask))
+    return Rows(shared.obs, *small, shared.action_mask, agents=slice(0, len(shared.reward)))
+
+
+def _access(env: Any, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    inner = getattr(env, "env", env)
+    if kind == "set":
+        setter = getattr(inner, "set_wrapper_attr", None)
+        return setter(name, args[0]) if setter is not None else setattr(inner, name, args[0])
+    getter = getattr(inner, "get_wrapper_attr", None)
+    value = getter(name) if getter is not None else getattr(inner, name)
+    return value(*args, **kwargs) if kind == "call" else value
+
+
+def _text(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(the error has no readable text)"

@@ -1,0 +1,254 @@
+"""What a user of many environments holds: ``reset``/``step``, or ``async_reset``/``recv``/``send``.
+
+``recv`` returns the ``Rows`` of one batch (views, valid until the second ``recv`` of that batch after it); ``send`` takes the
+actions for the rows last received. With one batch ``reset`` and ``step`` do both in one call. The backend behind it only runs
+shards; the order of batches, episode statistics and the state of the conversation are kept here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as gs
+
+from fugu.emulation.env import Infos, Rows
+from fugu.emulation.stats import EpisodeStats
+from fugu.errors import CallOrderError, ConfigError, EnvTimeout, WorkerDied
+from fugu.vector.config import VectorConfig
+from fugu.vector.runner import RESET, STEP, Runner
+
+
+class VecEnv:
+    """``num_envs`` environments with ``num_agents`` agents in all, stepped by ``runner``."""
+
+    def __init__(self, runner: Runner, config: VectorConfig) -> None:
+        self.config = config
+        self.spec = runner.spec
+        self.num_envs = config.num_envs
+        self.num_agents: int = runner.env_agents[-1].stop
+        self.env_agents = runner.env_agents
+        self.observation_space: gs.Space = self.spec.observation_space
+        """of one agent"""
+        self.action_space: gs.Space = self.spec.action_space
+        """of one agent"""
+        self.obs_layout = runner.buffers.obs_layout
+        self.action_layout = runner.buffers.action_layout
+        self._runner = runner
+        self._buffers = runner.buffers
+        self._groups = runner.group_agents
+        self._rows = [[rows[agents] for rows in runner.buffers.rows] for agents in self._groups]
+        self._stats = EpisodeStats(self.num_agents)
+        count = len(self._groups)
+        self._slot = [0] * count
+        self._running: list[int] = []
+        self._received: int | None = None
+        self._served = [0] * count
+        self._fresh = [True] * count
+        self._broken: BaseException | None = None
+        self._closed = False
+
+    # --- all environments at once ---
+
+    def reset(self, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, Infos]:
+        """Start all environments anew. Returns ``(obs, infos)``; ``obs`` is ``[num_agents, *row_shape]``."""
+        self._one_batch("reset")
+        self.async_reset(seed, options)
+        rows = self.recv()
+        return rows.obs, rows.infos
+
+    def step(self, action: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Infos]:
+        """Gymnasium's ``(obs, reward, terminated, truncated, infos)``, with one leading axis of agents."""
+        self._one_batch("step")
+        self.send(action)
+        rows = self.recv()
+        return rows.obs, rows.reward, rows.terminated, rows.truncated, rows.infos
+
+    # --- batch by batch ---
+
+    def async_reset(self, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> None:
+        """Set all environments to resetting; ``recv`` then returns the batches. Without ``seed``: the config's, the first time."""
+        self._check_open()
+        if isinstance(self._broken, EnvTimeout | WorkerDied):
+            raise CallOrderError(f"this vector env cannot go on after {type(self._broken).__name__}; close() it") from self._broken
+        self._drain()
+        self._write_seeds(seed)
+        self._received = None
+        for group in range(len(self._groups)):
+            self._slot[group] = 0
+            self._served[group] = 0
+            self._fresh[group] = True
+            self._start(group, RESET, options)
+        self._broken = None
+
+    def recv(self) -> Rows:
+        """Wait for a batch: the next in turn, or the first that is finished (``order``)."""
+        self._check_open()
+        if self._broken is not None:
+            raise CallOrderError("an earlier call did not finish; reset() or close() this vector env") from self._broken
+        if self._received is not None:
+            raise CallOrderError("recv() again before send(): first send the actions for the batch received")
+        if not self._running:
+            raise CallOrderError("recv() before reset: call reset() or async_reset() first")
+        try:
+            group, infos = self._runner.finish(self._waiting_for())
+        except BaseException as error:
+            self._broken = error
+            raise
+        self._running.remove(group)
+        self._received = group
+        self._served[group] += 1
+        slot = self._slot[group]
+        rows = self._rows[group][slot]
+        rows.infos = infos
+        if self._fresh[group]:
+            self._fresh[group] = False
+            self._stats.start(rows.agents)
+        else:
+            self._stats.update(rows, acted=self._rows[group][1 - slot].mask)
+        return rows
+
+    def send(self, action: Any) -> None:
+        """Give the actions for the batch last received, and set it going."""
+        self._check_open()
+        if self._received is None:
+            raise CallOrderError("send() before recv(): there is no batch that waits for actions")
+        group = self._received
+        self._buffers.write_action(self._groups[group], action)
+        self._slot[group] ^= 1
+        self._received = None
+        self._start(group, STEP)
+
+    # --- the environments themselves ---
+
+    def get_attr(self, name: str, envs: Sequence[int] | None = None) -> list[Any]:
+        """An attribute of each environment."""
+        return self._call("get", name, (), {}, envs)
+
+    def set_attr(self, name: str, values: Any, envs: Sequence[int] | None = None) -> None:
+        """Set an attribute of each environment: one value for all, or a list with one per environment."""
+        chosen = list(range(self.num_envs)) if envs is None else list(envs)
+        if not isinstance(values, list | tuple):
+            self._call("set", name, (values,), {}, chosen)
+            return
+        if len(values) != len(chosen):
+            raise ConfigError(f"set_attr({name!r}): {len(values)} values for {len(chosen)} environments")
+        for i, value in zip(chosen, values, strict=True):
+            self._call("set", name, (value,), {}, [i])
+
+    def call(self, name: str, *args: Any, envs: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
+        """Call a method of each environment and return what they returned."""
+        return self._call("call", name, args, kwargs, envs)
+
+    def render(self, envs: Sequence[int] | None = None) -> list[Any]:
+        """What ``render()`` of each environment returns."""
+        return self._call("call", "render", (), {}, envs)
+
+    # --- memory ---
+
+    def views(self, obs: np.ndarray) -> Any:
+        """Rows of observations as the space's own structure; every array is a view."""
+        return self.obs_layout.views(obs)
+
+    @property
+    def action_mask(self) -> np.ndarray | None:
+        """Of the batch last received: ``[agents, choices]``; ones where the environment does not restrict anything."""
+        if self._received is None:
+            return None
+        return self._rows[self._received][self._slot[self._received]].action_mask
+
+    @property
+    def memory_bytes(self) -> int:
+        """Size of the rows of all agents, both slots."""
+        return self._buffers.nbytes
+
+    @property
+    def restarts(self) -> int:
+        """Environments and workers replaced so far (``on_error="restart"``)."""
+        return self._runner.restarts
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """End all environments and processes. Safe to call twice and in any state; takes at most a few seconds."""
+        if not self._closed:
+            self._closed = True
+            self._runner.close()
+
+    def __enter__(self) -> VecEnv:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        c = self.config
+        batches = "" if c.num_batches == 1 else f", {c.num_batches} batches {c.order}"
+        return f"VecEnv({self.spec.name}, {self.num_envs} envs, {self.num_agents} agents, {type(self._runner).__name__}{batches})"
+
+    # --- inside ---
+
+    def _start(self, group: int, command: int, options: dict[str, Any] | None = None) -> None:
+        self._runner.start(group, command, self._slot[group], options)
+        self._running.append(group)
+
+    def _waiting_for(self) -> list[int]:
+        """The running groups ``recv`` may return, best first."""
+        if self.config.order == "pipelined":
+            return self._running[:1]
+        least = min(self._running, key=self._served.__getitem__)
+        if max(self._served) - self._served[least] >= self.config.max_lag:
+            return [least]
+        return sorted(self._running, key=self._served.__getitem__)
+
+    def _drain(self) -> None:
+        """Let whatever is still running finish; its results are dropped."""
+        while self._running:
+            group, _ = self._runner.finish(self._running[:1])
+            self._running.remove(group)
+
+    def _write_seeds(self, seed: int | Sequence[int] | None) -> None:
+        if seed is None and not any(self._served):
+            seed = self.config.seed
+        if seed is None:
+            self._buffers.seeds[:] = -1
+        elif isinstance(seed, int | np.integer):
+            self._buffers.seeds[:] = env_seeds(int(seed), self.num_envs)
+        else:
+            if len(seed) != self.num_envs:
+                raise ConfigError(f"{len(seed)} seeds for {self.num_envs} environments")
+            self._buffers.seeds[:] = [-1 if s is None else s for s in seed]
+
+    def _call(self, kind: str, name: str, args: Any, kwargs: dict[str, Any], envs: Sequence[int] | None) -> list[Any]:
+        self._check_open()
+        if self._running:
+            raise CallOrderError(f"{name!r}: the environments are stepping; recv() all batches first")
+        chosen = list(range(self.num_envs)) if envs is None else [int(i) for i in envs]
+        for i in chosen:
+            if not 0 <= i < self.num_envs:
+                raise ConfigError(f"no environment {i}: there are {self.num_envs}")
+        return self._runner.call(kind, name, args, kwargs, chosen)
+
+    def _one_batch(self, name: str) -> None:
+        if len(self._groups) > 1:
+            raise CallOrderError(
+                f"{name}() works on all environments at once, but batch_size={self.config.batch_size} makes "
+                f"{len(self._groups)} batches: use async_reset(), recv() and send(), or leave batch_size out"
+            )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CallOrderError("this vector env is closed")
+
+
+def env_seeds(seed: int, num_envs: int) -> np.ndarray:
+    """One seed per environment: distinct by construction, and unrelated between neighbouring run seeds.
+
+    An odd step walks through all 2**31 seeds without meeting one twice; start and step come from the run seed.
+    """
+    start, step = (int(x) for x in np.random.SeedSequence(abs(seed)).generate_state(2, np.uint32))
+    return (start + np.arange(num_envs, dtype=np.int64) * (step | 1)) % 2**31
+
+
