@@ -47,6 +47,7 @@ class EnvError(FuguError, RuntimeError):
         phase: str = "step",
         remote_traceback: str = "",
     ) -> None:
+        self.message = message
         self.worker = worker
         self.envs = tuple(envs)
         self.seeds = tuple(seeds)
@@ -59,6 +60,11 @@ class EnvError(FuguError, RuntimeError):
         if remote_traceback:
             text += "\n" + _indent(remote_traceback.rstrip())
         super().__init__(text)
+
+    def fields(self) -> dict[str, object]:
+        """The arguments this error was made with, as plain values that can travel between processes."""
+        names = ("message", "worker", "envs", "seeds", "phase", "remote_traceback")
+        return {name: getattr(self, name) for name in names}
 
 
 class WorkerDied(EnvError):

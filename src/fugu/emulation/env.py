@@ -16,13 +16,16 @@ The environment resets its own agents by this rule; adapters for Gymnasium and P
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from gymnasium import spaces as gs
 
 from fugu.errors import ConfigError
 from fugu.spaces import Layout
+
+Autoreset = Literal["next_step", "same_step"]
+RewardDtype = Literal["float32", "float64"]
 
 Infos = dict[int, dict[str, Any]]
 """agent index within the env (or batch) -> its non-empty info"""
@@ -38,7 +41,7 @@ class Rows:
     obs: np.ndarray
     """[agents, *row_shape]"""
     reward: np.ndarray
-    """[agents] float32; produced by the previous action"""
+    """[agents] float32 (float64 where the env asks for it); produced by the previous action"""
     terminated: np.ndarray
     """[agents] bool; the previous action ended the episode"""
     truncated: np.ndarray
@@ -118,6 +121,10 @@ class EnvSpec:
     metadata: dict[str, Any] = field(default_factory=dict)
     render_mode: str | None = None
     name: str = ""
+    autoreset: Autoreset = "next_step"
+    """when the env restarts an ended episode"""
+    reward_dtype: RewardDtype = "float32"
+    """of the reward column"""
 
     def fits(self, other: EnvSpec) -> bool:
         """Whether envs of both kinds can share one batch."""
@@ -134,6 +141,8 @@ def spec_of(env: Env) -> EnvSpec:
         dict(getattr(env, "metadata", None) or {}),
         getattr(env, "render_mode", None),
         getattr(env, "name", type(env).__name__),
+        getattr(env, "autoreset", "next_step"),
+        getattr(env, "reward_dtype", "float32"),
     )
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import gymnasium
 
-from fugu.emulation.env import Env
-from fugu.emulation.gymnasium import Autoreset, GymnasiumEnv, _takes
+from fugu.emulation.env import Autoreset, Env, RewardDtype
+from fugu.emulation.gymnasium import GymnasiumEnv, _takes
 from fugu.errors import ConfigError, did_you_mean
 
 
@@ -31,6 +31,8 @@ class Emulation:
     """refuse observations with NaN or infinity"""
     cast: bool = False
     """accept another dtype of the same kind than the space declares (float64 for float32)"""
+    reward_dtype: RewardDtype = "float32"
+    """float64 keeps a Gymnasium env's reward to the last bit; what learns from it uses float32"""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def emulate(env: Any, emulation: Emulation | None = None) -> Env:
     emulation = emulation or Emulation()
     if is_native(env):
         return env
-    options = {"autoreset": emulation.autoreset, "check_finite": emulation.check_finite, "cast": emulation.cast}
+    options: dict[str, Any] = {"autoreset": emulation.autoreset, "check_finite": emulation.check_finite, "cast": emulation.cast}
     if isinstance(env, gymnasium.vector.VectorEnv):
         from fugu.emulation.gymnasium_vector import GymnasiumVectorEnv
 
@@ -79,7 +81,7 @@ def emulate(env: Any, emulation: Emulation | None = None) -> Env:
             f"{type(env).__name__} is not an environment: it has no {', '.join(missing)}. "
             "Expected a Gymnasium or PettingZoo environment or a fugu.Env, or a callable that returns one"
         )
-    return GymnasiumEnv(env, **options)
+    return GymnasiumEnv(env, **options, reward_dtype=emulation.reward_dtype)
 
 
 def is_native(env: Any) -> bool:
@@ -121,9 +123,8 @@ def _from_name(name: str) -> Callable[..., Any]:
             module = importlib.import_module(head)
         except ModuleNotFoundError as error:
             raise ConfigError(f"{name!r}: cannot import {head!r}: {error}") from error
-        if "-v" in tail or not hasattr(module, tail):
-            if tail in gymnasium.registry:
-                return _Registered(gymnasium.spec(tail))
+        if tail in gymnasium.registry and not hasattr(module, tail):
+            return _Registered(gymnasium.spec(tail))
         return _attribute(module, tail, head)
     if name.endswith(".py"):
         raise ConfigError(f"{name!r}: which class? Write {name}:ClassName")
@@ -194,5 +195,3 @@ class _FromFile:
         if module is None or getattr(module, "__file__", None) != self.path:
             module = _load_file(self.path).module
         return getattr(module, self.name)(**kwargs)
-
-

@@ -7,16 +7,15 @@ against its spaces on every step; the check is native and costs a fraction of a 
 from __future__ import annotations
 
 import inspect
-from typing import Any, Literal
+from copy import deepcopy
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gs
 
-from fugu.emulation.env import Infos, Rows
+from fugu.emulation.env import Autoreset, Infos, RewardDtype, Rows
 from fugu.emulation.writer import ENDED, RowWriter, row_writer
 from fugu.spaces import Layout, Packer, convert
-
-Autoreset = Literal["next_step", "same_step"]
 
 
 class GymnasiumEnv:
@@ -25,7 +24,15 @@ class GymnasiumEnv:
 
     num_agents = 1
 
-    def __init__(self, env: Any, *, autoreset: Autoreset = "next_step", check_finite: bool = True, cast: bool = False) -> None:
+    def __init__(
+        self,
+        env: Any,
+        *,
+        autoreset: Autoreset = "next_step",
+        check_finite: bool = True,
+        cast: bool = False,
+        reward_dtype: RewardDtype = "float32",
+    ) -> None:
         self.env = env
         self.observation_space = convert(env.observation_space)
         self.action_space = convert(env.action_space)
@@ -34,6 +41,8 @@ class GymnasiumEnv:
         spec = getattr(env, "spec", None)
         self.name = spec.id if spec is not None else type(getattr(env, "unwrapped", env)).__name__
         self._packer = Packer(Layout(self.observation_space), finite=check_finite, cast=cast)
+        self.autoreset = autoreset
+        self.reward_dtype = reward_dtype
         self._same_step = autoreset == "same_step"
         self._seeds_in_reset = _takes(env.reset, "seed")
         self._options_in_reset = _takes(env.reset, "options")
@@ -92,6 +101,7 @@ class GymnasiumEnv:
     def _restart(self, final_obs: Any, info: dict[str, Any], out: Rows) -> Infos:
         """Same-step auto-reset: the reset observation replaces the final one, which moves into the infos."""
         ending = (out.terminated[0], out.truncated[0], out.reward[0])
+        final_obs = deepcopy(final_obs)  # an env that writes into one array would change it in reset()
         obs, reset_info = self._reset_env(None)
         if not out.writer.start(obs):
             RowWriter(self._packer, out).start(obs)

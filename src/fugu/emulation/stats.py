@@ -36,7 +36,8 @@ class EpisodeStats:
         for i in np.flatnonzero(ended):
             agent = int(agents.start + i)
             episode = {"r": float(self.returns[agent]), "l": int(self.lengths[agent]), "t": now - float(self.started[agent])}
-            rows.infos.setdefault(agent, {})["episode"] = episode
+            # a new dict: the env may keep its own. Its own "episode", from a wrapper it has, stays
+            rows.infos[agent] = {"episode": episode, **rows.infos.get(agent, {})}
             self.returns[agent] = 0
             self.lengths[agent] = 0
             self.started[agent] = now

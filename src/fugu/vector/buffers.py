@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,17 @@ class OutOfSharedMemory(FuguError, MemoryError):
 
 
 class Buffers:
-    """Columns over ``memory`` (a writable buffer, ``None``: private). Both sides of a process boundary build the same one."""
+    """Columns over ``memory(nbytes)``, a writable buffer (default: private). Both sides of a process boundary build the same."""
 
-    def __init__(self, spec: EnvSpec, num_envs: int, num_agents: int, *, head: int = 0, memory: Any = None) -> None:
+    def __init__(
+        self,
+        spec: EnvSpec,
+        num_envs: int,
+        num_agents: int,
+        *,
+        head: int = 0,
+        memory: Callable[[int], Any] | None = None,
+    ) -> None:
         self.obs_layout = Layout(spec.observation_space)
         self.action_layout = Layout(spec.action_space)
         choices = discrete_choices(spec.action_space)
@@ -40,7 +49,7 @@ class Buffers:
             "seeds": ((num_envs,), np.int64),
             "action": ((num_agents, *self.action_layout.row_shape), self.action_layout.dtype),
             "obs": ((SLOTS, num_agents, *self.obs_layout.row_shape), self.obs_layout.dtype),
-            "reward": ((SLOTS, num_agents), np.float32),
+            "reward": ((SLOTS, num_agents), spec.reward_dtype),
             "terminated": ((SLOTS, num_agents), np.bool_),
             "truncated": ((SLOTS, num_agents), np.bool_),
             "first": ((SLOTS, num_agents), np.bool_),
@@ -51,10 +60,9 @@ class Buffers:
         for name, (shape, dtype) in columns.items():
             offsets[name] = self.nbytes
             self.nbytes += -(-math.prod(shape) * np.dtype(dtype).itemsize // LINE) * LINE
-        if memory is None:
-            memory = _aligned(self.nbytes)
+        block = (memory or _aligned)(self.nbytes)
         column = {
-            name: np.ndarray(shape, dtype, memory, offsets[name]) if math.prod(shape) else np.zeros(shape, dtype)
+            name: np.ndarray(shape, dtype, block, offsets[name]) if math.prod(shape) else np.zeros(shape, dtype)
             for name, (shape, dtype) in columns.items()
         }
         self.head: np.ndarray = column["head"]
@@ -64,8 +72,13 @@ class Buffers:
         self.action: np.ndarray = column["action"]
         self.rows: tuple[Rows, Rows] = tuple(  # type: ignore[assignment]
             Rows(
-                *(column[name][slot] for name in ("obs", "reward", "terminated", "truncated", "first", "mask")),
-                column["action_mask"][slot] if choices else None,
+                obs=column["obs"][slot],
+                reward=column["reward"][slot],
+                terminated=column["terminated"][slot],
+                truncated=column["truncated"][slot],
+                first=column["first"][slot],
+                mask=column["mask"][slot],
+                action_mask=column["action_mask"][slot] if choices else None,
                 agents=slice(0, num_agents),
             )
             for slot in range(SLOTS)
@@ -98,7 +111,9 @@ class Buffers:
                 bad = (view < low) | (view > high)
                 if bad.any():
                     agent = _first_bad(bad)
-                    raise SpaceError(f"actions{_of(leaf.name)}: {view[agent].tolist()} at agent {agent} is outside {leaf.space}")
+                    raise SpaceError(
+                        f"actions{_of(leaf.name)}: {view[agent].tolist()} at agent {agent} is outside {leaf.space}"
+                    )
 
 
 def shared_memory(fd: int, nbytes: int) -> mmap.mmap:
@@ -114,7 +129,9 @@ def shared_memory(fd: int, nbytes: int) -> mmap.mmap:
 
 
 def _too_big(nbytes: int) -> str:
-    return f"the rows of this vector env need {nbytes / 2**20:,.1f} MiB of shared memory. Use fewer envs or smaller observations"
+    return (
+        f"the rows of this vector env need {nbytes / 2**20:,.1f} MiB of shared memory. Use fewer envs or smaller observations"
+    )
 
 
 def _available_memory() -> int | None:
@@ -173,5 +190,3 @@ def _of(name: str) -> str:
 
 def _first_bad(bad: np.ndarray) -> int:
     return int(np.argwhere(bad.reshape(len(bad), -1).any(axis=1))[0, 0])
-
-

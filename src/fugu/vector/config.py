@@ -75,9 +75,11 @@ class VectorConfig:
                 f"or num_envs={_nearest_multiple(self.num_envs, self.batch_size)}"
             )
         if self.num_workers is not None and self.num_workers > self.num_envs:
-            raise ConfigError(f"num_workers={self.num_workers} is more than num_envs={self.num_envs}; try num_workers={self.num_envs}")
+            raise ConfigError(
+                f"num_workers={self.num_workers} is more than num_envs={self.num_envs}; try num_workers={self.num_envs}"
+            )
         if self.num_workers is not None and self.resolved_backend == "process" and self.num_workers % self.num_batches:
-            valid = [w for w in range(self.num_batches, self.num_envs + 1, self.num_batches)]
+            valid = list(range(self.num_batches, self.num_envs + 1, self.num_batches))
             raise ConfigError(
                 f"num_workers={self.num_workers} must be a multiple of the {self.num_batches} batches "
                 f"(num_envs={self.num_envs} / batch_size={self.batch_size}); try num_workers={_nearest(self.num_workers, valid)}"

@@ -83,4 +83,4 @@ def _expired(signum: int, frame: FrameType | None) -> None:
     left = running.until - time.monotonic()
     if left <= 0:
         raise running.error()
-    _arm(left)
+    _arm(max(left, 1e-3))  # the timer counts whole microseconds, and none of them would mean off

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fugu.emulation.env import Autoreset, RewardDtype
 from fugu.emulation.factory import Emulation, factories
-from fugu.emulation.gymnasium import Autoreset
 from fugu.errors import ConfigError, did_you_mean
 from fugu.vector.config import VectorConfig
 from fugu.vector.serial import Serial
@@ -21,6 +21,7 @@ def make(
     autoreset: Autoreset = "next_step",
     check_finite: bool = True,
     cast: bool = False,
+    reward_dtype: RewardDtype = "float32",
     config: VectorConfig | None = None,
     **settings: Any,
 ) -> VecEnv:
@@ -35,11 +36,13 @@ def make(
             num_envs = len(env) if isinstance(env, list | tuple) else 1
         unknown = [name for name in settings if name not in VectorConfig.__dataclass_fields__]
         if unknown:
-            raise ConfigError(f"make() has no setting {unknown[0]!r}.{did_you_mean(unknown[0], VectorConfig.__dataclass_fields__)}")
+            raise ConfigError(
+                f"make() has no setting {unknown[0]!r}.{did_you_mean(unknown[0], VectorConfig.__dataclass_fields__)}"
+            )
         config = VectorConfig(num_envs=num_envs, **settings)
     elif settings or num_envs is not None:
         raise ConfigError("give either a config or single settings, not both")
-    emulation = Emulation(autoreset=autoreset, check_finite=check_finite, cast=cast)
+    emulation = Emulation(autoreset=autoreset, check_finite=check_finite, cast=cast, reward_dtype=reward_dtype)
     made = factories(env, config.num_envs, env_kwargs, emulation)
     if config.resolved_backend == "serial":
         return VecEnv(Serial(made, config), config)

@@ -15,6 +15,9 @@ from fugu.vector.buffers import Buffers
 
 RESET, STEP, CALL, CLOSE = 1, 2, 3, 4
 
+Options = dict[str, Any] | list[dict[str, Any] | None] | None
+"""of a reset: the same for every env, or a list with one entry per env"""
+
 
 class Runner(Protocol):
     spec: EnvSpec
@@ -23,10 +26,13 @@ class Runner(Protocol):
     """the agents of each group"""
     env_agents: list[slice]
     """the agents of each env"""
-    restarts: int
-    """envs and workers replaced so far"""
 
-    def start(self, group: int, command: int, slot: int, options: dict[str, Any] | None = None) -> None: ...
+    @property
+    def restarts(self) -> int:
+        """Envs and workers replaced so far."""
+        ...
+
+    def start(self, group: int, command: int, slot: int, options: Options = None) -> None: ...
 
     def finish(self, groups: Sequence[int]) -> tuple[int, Infos]: ...
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from fugu.emulation.env import Infos, spec_of
 from fugu.emulation.factory import Factory
-from fugu.errors import ConfigError
+from fugu.errors import ConfigError, EnvError
 from fugu.vector.buffers import Buffers
 from fugu.vector.config import VectorConfig
 from fugu.vector.deadline import Deadline, release
-from fugu.vector.runner import RESET, agent_slices, split
+from fugu.vector.runner import RESET, Options, agent_slices, split
 from fugu.vector.shard import Shard
 
 
@@ -38,22 +38,22 @@ class Serial:
         for shard in self._shards:
             shard.bind(self.buffers, self.env_agents[shard.first_env].start)
             self.group_agents.append(shard.agents)
-        self._orders: dict[int, tuple[int, int, dict[str, Any] | None]] = {}
+        self._orders: dict[int, tuple[int, int, Options]] = {}
         self._deadline = Deadline()
 
     @property
     def restarts(self) -> int:
         return sum(shard.restarts for shard in self._shards)
 
-    def start(self, group: int, command: int, slot: int, options: dict[str, Any] | None = None) -> None:
+    def start(self, group: int, command: int, slot: int, options: Options = None) -> None:
         self._orders[group] = (command, slot, options)
 
     def finish(self, groups: Sequence[int]) -> tuple[int, Infos]:
         group = groups[0]
         command, slot, options = self._orders.pop(group)
         infos = run_here(self._shards[group], command, slot, options, self._deadline, self._config)
-        if self.restarts > self._config.max_restarts:
-            raise ConfigError(f"gave up after {self.restarts} restarts (max_restarts={self._config.max_restarts}): {infos}")
+        if self._config.on_error == "restart":
+            check_budget(self.restarts, self._config, infos)
         return group, infos
 
     def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]:
@@ -70,13 +70,18 @@ class Serial:
             shard.close()
 
 
-def run_here(
-    shard: Shard, command: int, slot: int, options: dict[str, Any] | None, deadline: Deadline, config: VectorConfig
-) -> Infos:
+def run_here(shard: Shard, command: int, slot: int, options: Options, deadline: Deadline, config: VectorConfig) -> Infos:
     """Run a shard in the calling process, within the timeout where that can be enforced."""
     phase, seconds = ("reset", config.reset_timeout) if command == RESET else ("step", config.step_timeout)
     with deadline(seconds, shard, phase):
         return shard.reset(slot, options) if command == RESET else shard.step(slot)
+
+
+def check_budget(restarts: int, config: VectorConfig, infos: Infos) -> None:
+    """Restarting for ever would hide an environment that is simply broken."""
+    if restarts > config.max_restarts:
+        last = next((info["error"] for info in infos.values() if "restarted" in info), "")
+        raise EnvError(f"gave up after {restarts} restarts (max_restarts={config.max_restarts}); the last was: {last}")
 
 
 def check_specs(specs: Sequence[Any]) -> None:

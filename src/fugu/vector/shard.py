@@ -5,17 +5,20 @@ Serial runs one shard, every worker process runs one, and the caller of a synchr
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces as gs
 
 from fugu.emulation.env import Env, Infos, Rows
 from fugu.emulation.factory import Factory
 from fugu.errors import EnvError
 from fugu.vector.buffers import SLOTS, Buffers
 from fugu.vector.config import InfoMode, OnError
+from fugu.vector.runner import Options
 
 
 class Shard:
@@ -66,11 +69,12 @@ class Shard:
         actions = buffers.action[self.agents]
         self._actions = [actions[part] for part in local]
 
-    def reset(self, slot: int, options: dict[str, Any] | None = None) -> Infos:
-        """Reset every env with its seed from the buffers (negative: without one)."""
+    def reset(self, slot: int, options: Options = None) -> Infos:
+        """Reset every env with its seed from the buffers (negative: without one) and its options (a list: one of all envs each)."""
         infos: Infos = {}
-        extra = {} if options is None else {"options": options}
         for k, env in enumerate(self.envs):
+            own = options[self.first_env + k] if isinstance(options, list) else options
+            extra = {} if own is None else {"options": own}
             self._at[0] = k
             seed = int(self._buffers.seeds[self.first_env + k])
             self.seeds[k] = seed if seed >= 0 else None
@@ -91,8 +95,8 @@ class Shard:
     def step(self, slot: int) -> Infos:
         """Step every env on the actions in the buffers and write into ``slot``."""
         infos: Infos = {}
-        at, k = self._at, 0
-        for env, action, out in zip(self.envs, self._actions, self._rows[slot], strict=True):
+        at = self._at
+        for k, (env, action, out) in enumerate(zip(self.envs, self._actions, self._rows[slot], strict=True)):
             at[0] = k
             try:
                 info = env.step(action, out)
@@ -100,7 +104,6 @@ class Shard:
                 info = self._failed(error, k, "step", slot)
             if info:
                 self._collect(infos, info, k, out)
-            k += 1
         if self._stage:
             self._publish(slot)
         return infos
@@ -135,11 +138,10 @@ class Shard:
         return int(self._at[0])
 
     def _collect(self, infos: Infos, found: Infos, k: int, out: Rows) -> None:
-        if self._keep == "none":
-            return
         offset = self._offsets[k]
         for agent, info in found.items():
-            if self._keep == "all" or out.terminated[agent] or out.truncated[agent]:
+            ended = out.terminated[agent] or out.truncated[agent]
+            if self._keep == "all" or (self._keep == "episode" and ended) or "restarted" in info:
                 infos[offset + agent] = info
 
     def _publish(self, slot: int) -> None:
@@ -157,10 +159,8 @@ class Shard:
             raise wrapped from error
         self.restarts += 1
         old = self.envs[k]
-        try:
+        with contextlib.suppress(Exception):  # it is being replaced because it is broken
             old.close()
-        except Exception:
-            pass  # it is being replaced because it is broken
         try:
             fresh = self.factories[k]()
         except Exception as again:
@@ -170,7 +170,7 @@ class Shard:
         self.envs[k] = _Revived(self, k, fresh, seed)
         out = self._rows[slot][k]
         truncate(out, self._rows[1 - slot][k].obs)
-        return {0: {"restarted": True, "error": str(wrapped)}}
+        return {0: {"restarted": "env", "error": str(wrapped)}}
 
     def _error(self, error: Exception, k: int, phase: str) -> EnvError:
         if isinstance(error, EnvError):
@@ -184,6 +184,9 @@ class Shard:
 
 class _Revived:
     """Stands in for a replaced env for one step: the action of the truncated row is ignored, the new env is reset."""
+
+    observation_space: gs.Space
+    action_space: gs.Space
 
     def __init__(self, shard: Shard, k: int, env: Env, seed: int | None) -> None:
         self._shard, self._k, self._env, self._seed = shard, k, env, seed
@@ -218,18 +221,29 @@ def restart_seed(seed: int, restarts: int) -> int:
 
 def _staged(shared: Rows) -> Rows:
     """Rows with private small columns beside the shared observations and action masks."""
-    small = (np.zeros_like(column) for column in (shared.reward, shared.terminated, shared.truncated, shared.first, shared.mask))
-    return Rows(shared.obs, *small, shared.action_mask, agents=slice(0, len(shared.reward)))
+    return Rows(
+        obs=shared.obs,
+        reward=np.zeros_like(shared.reward),
+        terminated=np.zeros_like(shared.terminated),
+        truncated=np.zeros_like(shared.truncated),
+        first=np.zeros_like(shared.first),
+        mask=np.zeros_like(shared.mask),
+        action_mask=shared.action_mask,
+        agents=slice(0, len(shared.reward)),
+    )
 
 
 def _access(env: Any, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     inner = getattr(env, "env", env)
+    if kind == "apply":
+        function, *rest = args
+        return function(inner, *rest, **kwargs)
     if kind == "set":
         setter = getattr(inner, "set_wrapper_attr", None)
         return setter(name, args[0]) if setter is not None else setattr(inner, name, args[0])
     getter = getattr(inner, "get_wrapper_attr", None)
     value = getter(name) if getter is not None else getattr(inner, name)
-    return value(*args, **kwargs) if kind == "call" else value
+    return value(*args, **kwargs) if kind == "call" and (callable(value) or args or kwargs) else value
 
 
 def _text(error: Exception) -> str:

@@ -18,7 +18,7 @@ from fugu.emulation.env import Infos, Rows
 from fugu.emulation.stats import EpisodeStats
 from fugu.errors import CallOrderError, ConfigError, EnvTimeout, WorkerDied
 from fugu.vector.config import VectorConfig
-from fugu.vector.runner import RESET, STEP, Runner
+from fugu.vector.runner import RESET, STEP, Options, Runner
 
 
 class VecEnv:
@@ -40,6 +40,8 @@ class VecEnv:
         self._buffers = runner.buffers
         self._groups = runner.group_agents
         self._rows = [[rows[agents] for rows in runner.buffers.rows] for agents in self._groups]
+        self.episode_stats = True
+        """whether the infos of a step that ends an episode get ``episode``"""
         self._stats = EpisodeStats(self.num_agents)
         count = len(self._groups)
         self._slot = [0] * count
@@ -52,7 +54,7 @@ class VecEnv:
 
     # --- all environments at once ---
 
-    def reset(self, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, Infos]:
+    def reset(self, seed: int | Sequence[int | None] | None = None, options: Options = None) -> tuple[np.ndarray, Infos]:
         """Start all environments anew. Returns ``(obs, infos)``; ``obs`` is ``[num_agents, *row_shape]``."""
         self._one_batch("reset")
         self.async_reset(seed, options)
@@ -68,11 +70,9 @@ class VecEnv:
 
     # --- batch by batch ---
 
-    def async_reset(self, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> None:
+    def async_reset(self, seed: int | Sequence[int | None] | None = None, options: Options = None) -> None:
         """Set all environments to resetting; ``recv`` then returns the batches. Without ``seed``: the config's, the first time."""
         self._check_open()
-        if isinstance(self._broken, EnvTimeout | WorkerDied):
-            raise CallOrderError(f"this vector env cannot go on after {type(self._broken).__name__}; close() it") from self._broken
         self._drain()
         self._write_seeds(seed)
         self._received = None
@@ -106,7 +106,7 @@ class VecEnv:
         if self._fresh[group]:
             self._fresh[group] = False
             self._stats.start(rows.agents)
-        else:
+        elif self.episode_stats:
             self._stats.update(rows, acted=self._rows[group][1 - slot].mask)
         return rows
 
@@ -186,11 +186,13 @@ class VecEnv:
     def __repr__(self) -> str:
         c = self.config
         batches = "" if c.num_batches == 1 else f", {c.num_batches} batches {c.order}"
-        return f"VecEnv({self.spec.name}, {self.num_envs} envs, {self.num_agents} agents, {type(self._runner).__name__}{batches})"
+        return (
+            f"VecEnv({self.spec.name}, {self.num_envs} envs, {self.num_agents} agents, {type(self._runner).__name__}{batches})"
+        )
 
     # --- inside ---
 
-    def _start(self, group: int, command: int, options: dict[str, Any] | None = None) -> None:
+    def _start(self, group: int, command: int, options: Options = None) -> None:
         self._runner.start(group, command, self._slot[group], options)
         self._running.append(group)
 
@@ -205,11 +207,15 @@ class VecEnv:
 
     def _drain(self) -> None:
         """Let whatever is still running finish; its results are dropped."""
+        if isinstance(self._broken, EnvTimeout | WorkerDied):
+            raise CallOrderError(
+                f"this vector env cannot go on after {type(self._broken).__name__}; close() it"
+            ) from self._broken
         while self._running:
             group, _ = self._runner.finish(self._running[:1])
             self._running.remove(group)
 
-    def _write_seeds(self, seed: int | Sequence[int] | None) -> None:
+    def _write_seeds(self, seed: int | Sequence[int | None] | None) -> None:
         if seed is None and not any(self._served):
             seed = self.config.seed
         if seed is None:
@@ -223,6 +229,8 @@ class VecEnv:
 
     def _call(self, kind: str, name: str, args: Any, kwargs: dict[str, Any], envs: Sequence[int] | None) -> list[Any]:
         self._check_open()
+        if self._broken is not None:
+            self._drain()
         if self._running:
             raise CallOrderError(f"{name!r}: the environments are stepping; recv() all batches first")
         chosen = list(range(self.num_envs)) if envs is None else [int(i) for i in envs]
@@ -250,5 +258,3 @@ def env_seeds(seed: int, num_envs: int) -> np.ndarray:
     """
     start, step = (int(x) for x in np.random.SeedSequence(abs(seed)).generate_state(2, np.uint32))
     return (start + np.arange(num_envs, dtype=np.int64) * (step | 1)) % 2**31
-
-

@@ -1,0 +1,138 @@
+"""A worker process as the parent sees it: starting it, seeing how it ended, and ending it for certain."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+
+from fugu.errors import WorkerDied
+from fugu.vector.worker import BOOT
+
+POLITE_S, TERM_S = 1.0, 1.0
+"""how long a worker may take to close by itself, and to react to SIGTERM"""
+
+
+class Worker:
+    """Process number ``number`` (the shard it steps), running the environments ``envs``."""
+
+    def __init__(self, number: int, envs: range, memory: int) -> None:
+        self.number = number
+        self.envs = envs
+        ours, theirs = socket.socketpair()
+        self._crash = os.fdopen(anonymous_file("fugu-crash"), "rb", buffering=0)
+        fds = (theirs.fileno(), memory, self._crash.fileno())
+        command = [sys.executable, "-c", BOOT, json.dumps(sys.path), str(os.getpid()), *map(str, fds)]
+        environment = {"OMP_NUM_THREADS": "1", **os.environ}  # one core per worker, unless the user says otherwise
+        self.process = subprocess.Popen(
+            command, pass_fds=fds, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+        )
+        theirs.close()
+        self.connection = Connection(ours.detach())
+        self._ended: os.waitid_result | None = None
+
+    def exited(self, wait: float = 0.0) -> bool:
+        """Whether the process is over. It stays a zombie until ``reap``, so its number cannot be given to another."""
+        deadline = time.monotonic() + wait
+        while self._ended is None:
+            try:
+                self._ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:  # somebody else reaped it
+                return True
+            if self._ended is None:
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(0.002)
+        return True
+
+    def stopped(self) -> bool:
+        """Whether the process is stopped (SIGSTOP, a debugger)."""
+        try:
+            with open(f"/proc/{self.process.pid}/stat") as file:
+                return file.read().rpartition(")")[2].split()[0] in "tT"
+        except (OSError, IndexError):
+            return False
+
+    def death(self, phase: str, seeds: Sequence[int | None]) -> WorkerDied:
+        """What is known about how the process ended."""
+        self.exited(wait=1.0)
+        number = code = None
+        if self._ended is None:
+            message = f"worker process {self.process.pid} is gone"
+        elif self._ended.si_code == os.CLD_EXITED:
+            code = self._ended.si_status
+            message = f"worker process {self.process.pid} ended with exit code {code}"
+        else:
+            number = self._ended.si_status
+            message = f"worker process {self.process.pid} was killed by {signal.Signals(number).name}"
+            if number == signal.SIGKILL:
+                message += "; if nobody killed it, the machine ran out of memory"
+        return WorkerDied(
+            message,
+            signal=number,
+            exitcode=code,
+            worker=self.number,
+            envs=self.envs,
+            seeds=seeds,
+            phase=phase,
+            remote_traceback=self._crash_text(),
+        )
+
+    def kill_group(self, how: int) -> None:
+        """Signal the worker and whatever processes its environments started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, how)
+
+    def reap(self) -> None:
+        """Collect the ended process and let go of every descriptor."""
+        self.kill_group(signal.SIGKILL)
+        self.process.wait()
+        self.connection.close()
+        self._crash.close()
+
+    def _crash_text(self) -> str:
+        """What faulthandler wrote as the process went down, if anything."""
+        with contextlib.suppress(OSError, ValueError):
+            self._crash.seek(0)
+            return self._crash.read().decode(errors="replace")
+        return ""
+
+
+def anonymous_file(name: str) -> int:
+    """Memory behind a descriptor: it has no path, so nothing can be left behind."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def end_all(workers: list[Worker], politely: bool = True) -> None:
+    """End every worker within a few seconds: wait for those that close by themselves, then SIGTERM, then SIGKILL; reap all."""
+    if politely:
+        for worker in workers:  # ends one that waits for mail, or has mail nobody will read
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(worker.connection.fileno())) as end:
+                end.shutdown(socket.SHUT_RDWR)
+        _await(workers, POLITE_S)
+        for worker in workers:
+            if not worker.exited():
+                worker.kill_group(signal.SIGTERM)
+        _await(workers, TERM_S)
+    for worker in workers:
+        worker.kill_group(signal.SIGKILL)
+    for worker in workers:
+        worker.reap()
+    workers.clear()
+
+
+def _await(workers: list[Worker], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for worker in workers:
+        worker.exited(wait=max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,340 @@
+"""Environments in other processes, over one shared mapping: see ``worker.py`` for the other side.
+
+With one batch the calling process would only wait, so it steps the first shard itself (unless ``isolate``). With several
+batches every shard is a worker and the caller is free between ``send`` and ``recv``. While it waits it spins briefly, then
+sleeps, and looks every tenth of a second whether a worker is gone or late: nothing waits for a dead process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+
+from fugu.emulation.env import EnvSpec, Infos, spec_of
+from fugu.emulation.factory import Factory
+from fugu.errors import ConfigError, EnvError, EnvTimeout, WorkerDied
+from fugu.vector.buffers import Buffers, shared_memory
+from fugu.vector.config import VectorConfig, usable_cores
+from fugu.vector.control import Control
+from fugu.vector.deadline import Deadline, release
+from fugu.vector.launch import Worker, anonymous_file, end_all
+from fugu.vector.runner import CALL, CLOSE, RESET, STEP, Options, agent_slices, split
+from fugu.vector.serial import check_budget, check_specs, run_here
+from fugu.vector.shard import Shard, restart_seed, truncate
+from fugu.vector.worker import ERROR, MAIL, WITH_OPTIONS, Bind, Start
+
+POLL_S = 0.1
+"""how often a waiting parent looks whether its workers are alive"""
+MAX_SPIN_US = 200.0
+
+
+class Process:
+    """Shard ``s`` is stepped by process ``s``, or, where the caller steps shard 0, by process ``s - 1``."""
+
+    def __init__(self, factories: Sequence[Factory], config: VectorConfig) -> None:
+        self._config = config
+        self._factories = factories
+        self._split = split(config.num_envs, config.resolved_workers, config.num_batches)
+        self._local: Shard | None = None
+        self._hosted = 0 if config.resolved_isolate else 1
+        """shards stepped by the caller: none or the first"""
+        self._workers: list[Worker] = []
+        self._memory = anonymous_file("fugu-rows")
+        self._deadline = Deadline()
+        self._due: dict[int, float] = {}
+        self._orders: dict[int, tuple[int, int, Options]] = {}
+        self._own_turn = False
+        """the caller's own shard has not run yet"""
+        self._reborn: set[int] = set()
+        self.restarts = 0
+        self._next_look = 0.0
+        self._bell: list[Any] = []
+        """the control lines, once there are any: what the finalizer needs to ask the workers to go"""
+        self._finalizer = weakref.finalize(self, _end, self._workers, self._bell, self._memory, os.getpid())
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    # --- opening ---
+
+    def _open(self) -> None:
+        config = self._config
+        parts = self._split.envs[self._hosted :]
+        for index, envs in enumerate(parts):
+            self._workers.append(self._launch(index, envs, [None] * len(envs)))
+        specs: list[EnvSpec] = []
+        if self._hosted:  # built here while the workers build theirs
+            own = self._split.envs[0]
+            self._local = Shard([self._factories[i] for i in own], 0, infos=config.infos, on_error=config.on_error)
+            specs += [spec_of(env) for env in self._local.envs]
+        deadline = time.monotonic() + config.start_timeout
+        for worker in self._workers:
+            specs += self._mail(worker, "make", deadline)
+        check_specs(specs)
+        self.spec = specs[0]
+        self.env_agents = agent_slices([spec.num_agents for spec in specs])
+        self.group_agents = [self._agents_of(range(envs.start, envs.stop)) for envs in self._group_envs()]
+        head = Control.bytes(len(self._workers))
+        self.buffers = Buffers(
+            self.spec,
+            config.num_envs,
+            self.env_agents[-1].stop,
+            head=head,
+            memory=lambda nbytes: shared_memory(self._memory, nbytes),
+        )
+        busy = len(self._split.envs) + (0 if self._hosted else 1)
+        self._spin = MAX_SPIN_US if busy <= usable_cores() else 0.0
+        self._control = Control(self.buffers.head, len(self._workers), self._spin)
+        self._bell.append(self._control)
+        if self._local is not None:
+            self._local.bind(self.buffers, 0, stage=True)
+        for worker in self._workers:
+            self._send_bind(worker)
+        for worker in self._workers:
+            self._mail(worker, "make", deadline)
+        self._ranges = [(max(0, shards.start - self._hosted), shards.stop - self._hosted) for shards in self._split.shards]
+
+    def _launch(self, index: int, envs: range, seeds: list[int | None]) -> Worker:
+        part = [self._factories[i] for i in envs]
+        try:
+            pickled = cloudpickle.dumps(part)
+        except Exception as error:
+            raise ConfigError(
+                f"the environment factory cannot be sent to a worker process: {type(error).__name__}: {error}. "
+                "Build what cannot be pickled inside the factory, or use backend='serial'"
+            ) from error
+        worker = Worker(index + self._hosted, envs, self._memory)
+        try:
+            start = Start(pickled, worker.number, envs.start, self._config.infos, self._config.on_error, seeds)
+            worker.connection.send_bytes(pickle.dumps(start))
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it died already; the first look at its mail says how
+        except BaseException:
+            end_all([worker], politely=False)
+            raise
+        return worker
+
+    def _send_bind(self, worker: Worker) -> None:
+        index = worker.number - self._hosted
+        bind = Bind(
+            self.spec,
+            self._config.num_envs,
+            self.env_agents[-1].stop,
+            self.env_agents[worker.envs.start].start,
+            len(self._workers),
+            index,
+            self._spin,
+        )
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            worker.connection.send_bytes(pickle.dumps(bind))
+
+    # --- running ---
+
+    def start(self, group: int, command: int, slot: int, options: Options = None) -> None:
+        limit = self._config.reset_timeout if command == RESET else self._config.step_timeout
+        self._due[group] = time.monotonic() + limit
+        self._orders[group] = (command, slot, options)
+        self._own_turn = self._local is not None
+        control = self._control
+        for index in range(*self._ranges[group]):
+            if command == RESET and options is not None:
+                control.post(index, RESET, slot | WITH_OPTIONS)
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # finish() finds out
+                    self._workers[index].connection.send_bytes(cloudpickle.dumps(options))
+            elif self._reborn and index in self._reborn:
+                control.post(index, RESET, slot)
+            else:
+                control.post(index, command, slot)
+        self._reborn.difference_update(range(*self._ranges[group]))
+
+    def finish(self, groups: Sequence[int]) -> tuple[int, Infos]:
+        infos: Infos = {}
+        if self._own_turn and self._local is not None:
+            self._own_turn = False
+            infos.update(run_here(self._local, *self._orders[groups[0]], self._deadline, self._config))
+        group = self._wait(groups, infos)
+        errors = []
+        for index in range(*self._ranges[group]):
+            status = self._control.status(index)
+            if status == MAIL:
+                infos.update(self._mail(self._workers[index], "step", self._due[group]))
+            elif status == ERROR:
+                errors.append(self._error(self._workers[index], group))
+                self._control.settle(index)
+        if errors:
+            raise errors[0]
+        if self._config.on_error == "restart":
+            self.restarts += sum(info.get("restarted") == "env" for info in infos.values())
+            check_budget(self.restarts, self._config, infos)
+        return group, infos
+
+    def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]:
+        results: dict[int, Any] = {}
+        asked = []
+        for shard, part in enumerate(self._split.envs):
+            mine = [i for i in envs if i in part]
+            if not mine:
+                continue
+            local = [i - part.start for i in mine]
+            if shard < self._hosted:
+                assert self._local is not None
+                results.update(zip(mine, self._local.call(kind, name, args, kwargs, local), strict=True))
+                continue
+            worker = self._workers[shard - self._hosted]
+            self._control.post(shard - self._hosted, CALL, 0)
+            try:
+                worker.connection.send_bytes(cloudpickle.dumps((kind, name, args, kwargs, local)))
+            except (BrokenPipeError, ConnectionResetError):
+                raise self._died(worker, "call") from None
+            asked.append((worker, mine))
+        deadline = time.monotonic() + self._config.step_timeout
+        errors = []
+        for worker, mine in asked:
+            try:
+                results.update(zip(mine, self._mail(worker, "call", deadline), strict=True))
+            except EnvError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return [results[i] for i in envs]
+
+    def close(self) -> None:
+        """Ask, then insist: see ``end_all``. Never raises because of a broken worker."""
+        release()
+        self._finalizer()
+        local, self._local = self._local, None
+        if local is not None:
+            local.close()
+
+    # --- waiting, and what can go wrong meanwhile ---
+
+    def _wait(self, groups: Sequence[int], infos: Infos) -> int:
+        """The first of ``groups`` that is done. Looks at the workers when it has to wait long, and twice a second anyway."""
+        control, one = self._control, len(groups) == 1
+        while True:
+            if one:
+                low, high = self._ranges[groups[0]]
+                found = 0 if control.wait_all(low, high, POLL_S) else -1
+            else:
+                found = control.wait_any([self._ranges[g] for g in groups], POLL_S)
+            now = time.monotonic()
+            if found < 0 or now > self._next_look:
+                self._next_look = now + 0.5
+                self._look(groups, now, infos)
+            if found >= 0:
+                return groups[found]
+
+    def _look(self, groups: Sequence[int], now: float, infos: Infos) -> None:
+        for group in groups:
+            for index in range(*self._ranges[group]):
+                if self._control.done(index):
+                    continue
+                worker = self._workers[index]
+                if worker.exited():
+                    self._lost(worker, group, self._died(worker, self._phase(group)), infos)
+                elif now > self._due[group]:
+                    self._lost(worker, group, self._late(worker, group), infos)
+
+    def _lost(self, worker: Worker, group: int, error: EnvError, infos: Infos) -> None:
+        """Raise, or put a new worker in its place whose episodes count as truncated."""
+        if self._config.on_error == "raise":
+            raise error
+        self.restarts += 1
+        if self.restarts > self._config.max_restarts:
+            raise error
+        index = worker.number - self._hosted
+        end_all([worker], politely=False)
+        old = self.buffers.seeds[worker.envs.start : worker.envs.stop]
+        old[:] = [restart_seed(abs(int(seed)), self.restarts) for seed in old]
+        fresh = self._launch(index, worker.envs, [int(seed) for seed in old])
+        self._workers[index] = fresh
+        deadline = time.monotonic() + self._config.start_timeout
+        self._mail(fresh, "make", deadline)
+        self._control.settle(index)
+        self._send_bind(fresh)
+        self._mail(fresh, "make", deadline)
+        self._reborn.add(index)
+        slot = self._orders[group][1]
+        agents = self._agents_of(worker.envs)
+        truncate(self.buffers.rows[slot][agents], self.buffers.rows[1 - slot].obs[agents])
+        for env in worker.envs:
+            infos[self.env_agents[env].start] = {"restarted": "worker", "error": str(error)}
+
+    def _phase(self, group: int) -> str:
+        return "reset" if self._orders.get(group, (STEP,))[0] == RESET else "step"
+
+    def _died(self, worker: Worker, phase: str) -> WorkerDied:
+        return worker.death(phase, self._seeds(worker.envs))
+
+    def _late(self, worker: Worker, group: int) -> EnvTimeout:
+        phase = self._phase(group)
+        limit = self._config.reset_timeout if phase == "reset" else self._config.step_timeout
+        running = worker.envs.start + min(self._control.progress(worker.number - self._hosted), len(worker.envs) - 1)
+        return EnvTimeout(
+            f"no answer within {limit:g} s ({phase}_timeout); the env named below is the one that was running"
+            + (" (the process is stopped by a signal)" if worker.stopped() else ""),
+            worker=worker.number,
+            envs=(running,),
+            seeds=self._seeds(range(running, running + 1)),
+            phase=phase,
+        )
+
+    def _mail(self, worker: Worker, phase: str, deadline: float) -> Any:
+        """The worker's next message; raises what went wrong if it is an error, if it died, or if nothing comes."""
+        while not worker.connection.poll(min(POLL_S, max(0.0, deadline - time.monotonic()))):
+            if worker.exited() and not worker.connection.poll(0):
+                raise self._died(worker, phase)
+            if time.monotonic() > deadline:
+                limit = {"make": "start_timeout"}.get(phase, f"{phase}_timeout")
+                raise EnvTimeout(
+                    f"no answer within the {limit} of {getattr(self._config, limit, self._config.step_timeout):g} s",
+                    worker=worker.number,
+                    envs=worker.envs,
+                    phase=phase,
+                )
+        try:
+            mail = pickle.loads(worker.connection.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            worker.exited(wait=1.0)
+            raise self._died(worker, phase) from None
+        if isinstance(mail, dict) and "remote_traceback" in mail:
+            raise EnvError(**mail)
+        return mail
+
+    def _error(self, worker: Worker, group: int) -> EnvError:
+        try:
+            self._mail(worker, "step", self._due[group])
+        except EnvError as error:
+            return error
+        raise AssertionError("a worker that reports an error sends one")
+
+    def _seeds(self, envs: range) -> tuple[int | None, ...]:
+        if not hasattr(self, "buffers"):
+            return ()
+        return tuple(int(seed) if seed >= 0 else None for seed in self.buffers.seeds[envs.start : envs.stop])
+
+    def _group_envs(self) -> list[range]:
+        return [range(self._split.envs[s.start].start, self._split.envs[s.stop - 1].stop) for s in self._split.shards]
+
+    def _agents_of(self, envs: range) -> slice:
+        return slice(self.env_agents[envs.start].start, self.env_agents[envs.stop - 1].stop)
+
+
+def _end(workers: list[Worker], bell: list[Any], memory: int, owner: int) -> None:
+    """Ask every worker to close, then see to it. Also runs at garbage collection and at interpreter exit."""
+    if os.getpid() != owner:
+        return  # a forked copy of this object: the workers are not its own
+    for control in bell:
+        for index in range(len(workers)):
+            control.post(index, CLOSE, 0)
+    end_all(workers)
+    os.close(memory)

@@ -1,0 +1,222 @@
+"""The other side of the process backend: a process that builds a shard of environments and steps it on command.
+
+Started as ``python -c BOOT``, in a session of its own (a Ctrl-C in the terminal reaches only the parent), with two inherited
+descriptors: a socket to the parent and the memory of the rows. Commands and answers go through ``Control`` in that memory;
+only what has no fixed size (factories, infos, errors, results of calls) travels through the socket as "mail".
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import mmap
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from fugu.emulation.env import EnvSpec, Infos, spec_of
+from fugu.errors import EnvError
+from fugu.native import native
+from fugu.vector.buffers import Buffers
+from fugu.vector.config import InfoMode, OnError
+from fugu.vector.control import Control, progress_word
+from fugu.vector.runner import CALL, CLOSE, RESET
+from fugu.vector.shard import Shard
+
+OK, MAIL, ERROR = 0, 1, 2
+WITH_OPTIONS = 2
+"""added to the slot of a reset whose options come by mail"""
+
+BOOT = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from fugu.vector.worker import main
+main(*map(int, sys.argv[2:]))
+"""
+
+
+@dataclass(frozen=True)
+class Start:
+    """First message: what to build."""
+
+    factories: bytes
+    """cloudpickled list"""
+    worker: int
+    first_env: int
+    infos: InfoMode
+    on_error: OnError
+    seeds: list[int | None]
+
+
+@dataclass(frozen=True)
+class Bind:
+    """Second message: where to write."""
+
+    spec: EnvSpec
+    num_envs: int
+    num_agents: int
+    first_agent: int
+    num_workers: int
+    index: int
+    """which control lines are this worker's"""
+    max_spin_us: float
+
+
+def main(parent: int, socket: int, memory: int, crash: int) -> None:
+    """Run until told to close, until the parent is gone, or until an environment takes the process down."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable(crash)
+    _end_with(parent)
+    connection = Connection(socket)
+    shard: Shard | None = None
+    try:
+        shard = _build(connection)
+        bind: Bind = pickle.loads(connection.recv_bytes())
+        control = _bind(shard, bind, memory)
+        connection.send_bytes(pickle.dumps("bound"))
+        _serve(shard, control, bind.index, connection)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the parent closed its end: it wants this process gone
+    except EnvError as error:
+        connection.send_bytes(pickle.dumps(error.fields()))
+    except BaseException as error:
+        connection.send_bytes(pickle.dumps(_foreign(error, shard, "make").fields()))
+    finally:
+        if shard is not None:
+            shard.close()
+
+
+def _build(connection: Connection) -> Shard:
+    start: Start = pickle.loads(connection.recv_bytes())
+    try:
+        factories = pickle.loads(start.factories)
+    except BaseException as error:
+        raise EnvError(
+            f"the environment factory could not be rebuilt in a worker: {type(error).__name__}: {error}",
+            worker=start.worker,
+            envs=(start.first_env,),
+            phase="make",
+            remote_traceback=traceback.format_exc(),
+        ) from error
+    shard = Shard(factories, start.first_env, worker=start.worker, infos=start.infos, on_error=start.on_error)
+    shard.seeds = start.seeds
+    connection.send_bytes(pickle.dumps([spec_of(env) for env in shard.envs]))
+    return shard
+
+
+def _bind(shard: Shard, bind: Bind, memory: int) -> Any:
+    head = Control.bytes(bind.num_workers)
+    buffers = Buffers(bind.spec, bind.num_envs, bind.num_agents, head=head, memory=lambda nbytes: mmap.mmap(memory, nbytes))
+    os.close(memory)
+    at = progress_word(buffers.head, bind.num_workers, bind.index)
+    shard.bind(buffers, bind.first_agent, stage=True, at=at)
+    return Control(buffers.head, bind.num_workers, bind.max_spin_us)
+
+
+def _serve(shard: Shard, control: Any, index: int, connection: Connection) -> None:
+    while True:
+        while not control.wait_command(index, 3600.0):
+            pass
+        command = control.command(index)
+        if command == CLOSE:
+            return
+        try:
+            if command == CALL:
+                mail: Any = shard.call(*pickle.loads(connection.recv_bytes()))
+            elif command == RESET:
+                slot = control.slot(index)
+                options = pickle.loads(connection.recv_bytes()) if slot & WITH_OPTIONS else None
+                mail = shard.reset(slot & 1, options)
+            else:
+                mail = shard.step(control.slot(index))
+        except EnvError as error:
+            _answer(control, index, ERROR, connection, pickle.dumps(error.fields()))
+        except BaseException as error:  # SystemExit and the like, raised by the env
+            _answer(control, index, ERROR, connection, pickle.dumps(_foreign(error, shard, "step").fields()))
+        else:
+            if mail or command == CALL:
+                _answer(control, index, MAIL, connection, _dumps(mail))
+            else:
+                control.finish(index, OK)
+
+
+def _answer(control: Any, index: int, status: int, connection: Connection, mail: bytes) -> None:
+    """The status goes first: the parent then reads, however large the mail is."""
+    control.finish(index, status)
+    connection.send_bytes(mail)
+
+
+def _dumps(mail: Any) -> bytes:
+    try:
+        return pickle.dumps(mail)
+    except Exception:
+        return pickle.dumps(_picklable(mail) if isinstance(mail, dict) else [_or_text(item) for item in mail])
+
+
+def _picklable(infos: Infos) -> Infos:
+    """Infos without the values that cannot travel; their names are kept under ``unpicklable``."""
+    out: Infos = {}
+    for agent, info in infos.items():
+        kept = {key: value for key, value in info.items() if _travels(value)}
+        dropped = [str(key) for key in info if key not in kept]
+        out[agent] = {**kept, "unpicklable": dropped} if dropped else kept
+    return out
+
+
+def _or_text(value: Any) -> Any:
+    return value if _travels(value) else repr(value)
+
+
+def _travels(value: Any) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _foreign(error: BaseException, shard: Shard | None, phase: str) -> EnvError:
+    running = () if shard is None else (shard.first_env + shard.running,)
+    return EnvError(
+        f"{type(error).__name__}: {error}",
+        worker=None if shard is None else shard.worker,
+        envs=running,
+        phase=phase,
+        remote_traceback="".join(traceback.format_exception(error)),
+    )
+
+
+def _end_with(parent: int) -> None:
+    """End this process when the parent does, whatever an environment is doing at that moment."""
+    if os.getppid() != parent:
+        sys.exit(1)
+    try:
+        pidfd = os.pidfd_open(parent)
+    except (AttributeError, OSError):  # not everywhere; then look once in a while
+        threading.Thread(target=_poll_parent, args=(parent,), daemon=True).start()
+        return
+    if native is not None:
+        native.exit_with(pidfd)
+    else:
+        threading.Thread(target=_watch, args=(pidfd,), daemon=True).start()
+
+
+def _watch(pidfd: int) -> None:
+    import select
+
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    poll.poll()
+    os._exit(1)
+
+
+def _poll_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

@@ -1,0 +1,50 @@
+"""Shared by all tests: a guard against anything left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+
+def descriptors() -> set[str]:
+    out = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+        if not target.startswith(("/dev/", "anon_inode:[event")):
+            out.add(f"{fd} -> {target}")
+    return out
+
+
+def mappings() -> list[str]:
+    with open("/proc/self/maps") as file:
+        return [line.split()[-1] for line in file if "fugu-" in line]
+
+
+def children() -> set[int]:
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+@pytest.fixture
+def no_leaks() -> Iterator[None]:
+    """Fails a test after which a process, thread, descriptor or shared mapping is left that was not there before."""
+    gc.collect()
+    before = descriptors(), set(threading.enumerate()), len(mappings()), children(), set(os.listdir("/dev/shm"))
+    yield
+    gc.collect()
+    deadline = time.monotonic() + 2
+    while children() - before[3] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not children() - before[3], "processes left behind"
+    assert not set(threading.enumerate()) - before[1], "threads left behind"
+    assert not descriptors() - before[0], "descriptors left behind"
+    assert len(mappings()) <= before[2], "shared mappings left behind"
+    assert not set(os.listdir("/dev/shm")) - before[4], "files in /dev/shm left behind"
