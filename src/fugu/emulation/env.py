@@ -25,7 +25,6 @@ from fugu.errors import ConfigError
 from fugu.spaces import Layout
 
 Autoreset = Literal["next_step", "same_step"]
-RewardDtype = Literal["float32", "float64"]
 
 Infos = dict[int, dict[str, Any]]
 """agent index within the env (or batch) -> its non-empty info"""
@@ -41,7 +40,7 @@ class Rows:
     obs: np.ndarray
     """[agents, *row_shape]"""
     reward: np.ndarray
-    """[agents] float32 (float64 where the env asks for it); produced by the previous action"""
+    """[agents] float32; produced by the previous action"""
     terminated: np.ndarray
     """[agents] bool; the previous action ended the episode"""
     truncated: np.ndarray
@@ -123,7 +122,6 @@ class EnvSpec:
     name: str = ""
     autoreset: Autoreset = "next_step"
     """when the env restarts an ended episode"""
-    reward_dtype: RewardDtype = "float32"
     """of the reward column"""
 
     def fits(self, other: EnvSpec) -> bool:
@@ -142,7 +140,6 @@ def spec_of(env: Env) -> EnvSpec:
         getattr(env, "render_mode", None),
         getattr(env, "name", type(env).__name__),
         getattr(env, "autoreset", "next_step"),
-        getattr(env, "reward_dtype", "float32"),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import gymnasium
 
-from fugu.emulation.env import Autoreset, Env, RewardDtype
+from fugu.emulation.env import Autoreset, Env
 from fugu.emulation.gymnasium import GymnasiumEnv, _takes
 from fugu.errors import ConfigError, did_you_mean
 
@@ -31,8 +31,6 @@ class Emulation:
     """refuse observations with NaN or infinity"""
     cast: bool = False
     """accept another dtype of the same kind than the space declares (float64 for float32)"""
-    reward_dtype: RewardDtype = "float32"
-    """float64 keeps a Gymnasium env's reward to the last bit; what learns from it uses float32"""
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def emulate(env: Any, emulation: Emulation | None = None) -> Env:
             f"{type(env).__name__} is not an environment: it has no {', '.join(missing)}. "
             "Expected a Gymnasium or PettingZoo environment or a fugu.Env, or a callable that returns one"
         )
-    return GymnasiumEnv(env, **options, reward_dtype=emulation.reward_dtype)
+    return GymnasiumEnv(env, **options)
 
 
 def is_native(env: Any) -> bool:

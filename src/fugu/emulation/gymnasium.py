@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gs
 
-from fugu.emulation.env import Autoreset, Infos, RewardDtype, Rows
+from fugu.emulation.env import Autoreset, Infos, Rows
 from fugu.emulation.writer import ENDED, RowWriter, row_writer
 from fugu.spaces import Layout, Packer, convert
 
@@ -31,7 +31,6 @@ class GymnasiumEnv:
         autoreset: Autoreset = "next_step",
         check_finite: bool = True,
         cast: bool = False,
-        reward_dtype: RewardDtype = "float32",
     ) -> None:
         self.env = env
         self.observation_space = convert(env.observation_space)
@@ -42,7 +41,6 @@ class GymnasiumEnv:
         self.name = spec.id if spec is not None else type(getattr(env, "unwrapped", env)).__name__
         self._packer = Packer(Layout(self.observation_space), finite=check_finite, cast=cast)
         self.autoreset = autoreset
-        self.reward_dtype = reward_dtype
         self._same_step = autoreset == "same_step"
         self._seeds_in_reset = _takes(env.reset, "seed")
         self._options_in_reset = _takes(env.reset, "options")

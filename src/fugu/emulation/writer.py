@@ -53,28 +53,9 @@ def row_writer(packer: Packer, out: Rows, agent: int = 0) -> Any:
     slow = RowWriter(packer, out, agent)
     if packer.fast is None:
         return slow
-    wide = out.reward.dtype != np.float32
-    reward = np.zeros(len(out.reward), np.float32) if wide else out.reward
-    columns = (reward, out.terminated, out.truncated, out.first, out.mask)
-    fast = native.RowWriter(packer.fast, slow.row, *(column[agent : agent + 1] for column in columns))
-    return _WideReward(fast, out.reward[agent : agent + 1]) if wide else fast
+    columns = (out.reward, out.terminated, out.truncated, out.first, out.mask)
+    return native.RowWriter(packer.fast, slow.row, *(column[agent : agent + 1] for column in columns))
 
-
-class _WideReward:
-    """A native writer, which knows float32, whose reward is kept as it came."""
-
-    def __init__(self, writer: Any, reward: np.ndarray) -> None:
-        self._step, self._start, self._reward = writer.step, writer.start, reward
-
-    def step(self, result: Any) -> int:
-        code = self._step(result)
-        if code >= 0:
-            self._reward[0] = result[1]
-        return code
-
-    def start(self, obs: Any) -> bool:
-        self._reward[0] = 0
-        return self._start(obs)
 
 
 def five_values(result: Any) -> tuple[Any, Any, Any, Any, Any]:

@@ -49,7 +49,7 @@ class Buffers:
             "seeds": ((num_envs,), np.int64),
             "action": ((num_agents, *self.action_layout.row_shape), self.action_layout.dtype),
             "obs": ((SLOTS, num_agents, *self.obs_layout.row_shape), self.obs_layout.dtype),
-            "reward": ((SLOTS, num_agents), spec.reward_dtype),
+            "reward": ((SLOTS, num_agents), np.float32),
             "terminated": ((SLOTS, num_agents), np.bool_),
             "truncated": ((SLOTS, num_agents), np.bool_),
             "first": ((SLOTS, num_agents), np.bool_),

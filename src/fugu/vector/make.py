@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fugu.emulation.env import Autoreset, RewardDtype
+from fugu.emulation.env import Autoreset
 from fugu.emulation.factory import Emulation, factories
 from fugu.errors import ConfigError, did_you_mean
 from fugu.vector.config import VectorConfig
@@ -21,7 +21,6 @@ def make(
     autoreset: Autoreset = "next_step",
     check_finite: bool = True,
     cast: bool = False,
-    reward_dtype: RewardDtype = "float32",
     config: VectorConfig | None = None,
     **settings: Any,
 ) -> VecEnv:
@@ -42,7 +41,7 @@ def make(
         config = VectorConfig(num_envs=num_envs, **settings)
     elif settings or num_envs is not None:
         raise ConfigError("give either a config or single settings, not both")
-    emulation = Emulation(autoreset=autoreset, check_finite=check_finite, cast=cast, reward_dtype=reward_dtype)
+    emulation = Emulation(autoreset=autoreset, check_finite=check_finite, cast=cast)
     made = factories(env, config.num_envs, env_kwargs, emulation)
     if config.resolved_backend == "serial":
         return VecEnv(Serial(made, config), config)

@@ -125,26 +125,39 @@ class VecEnv:
 
     def get_attr(self, name: str, envs: Sequence[int] | None = None) -> list[Any]:
         """An attribute of each environment."""
-        return self._call("get", name, (), {}, envs)
+        return self.access("get", name, (), {}, envs)
 
     def set_attr(self, name: str, values: Any, envs: Sequence[int] | None = None) -> None:
         """Set an attribute of each environment: one value for all, or a list with one per environment."""
         chosen = list(range(self.num_envs)) if envs is None else list(envs)
         if not isinstance(values, list | tuple):
-            self._call("set", name, (values,), {}, chosen)
+            self.access("set", name, (values,), {}, chosen)
             return
         if len(values) != len(chosen):
             raise ConfigError(f"set_attr({name!r}): {len(values)} values for {len(chosen)} environments")
         for i, value in zip(chosen, values, strict=True):
-            self._call("set", name, (value,), {}, [i])
+            self.access("set", name, (value,), {}, [i])
 
     def call(self, name: str, *args: Any, envs: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
         """Call a method of each environment and return what they returned."""
-        return self._call("call", name, args, kwargs, envs)
+        return self.access("call", name, args, kwargs, envs)
 
     def render(self, envs: Sequence[int] | None = None) -> list[Any]:
         """What ``render()`` of each environment returns."""
-        return self._call("call", "render", (), {}, envs)
+        return self.access("call", "render", (), {}, envs)
+
+    def access(self, kind: str, name: str, args: Any, kwargs: dict[str, Any], envs: Sequence[int] | None) -> list[Any]:
+        """``get``, ``set``, ``call`` or ``apply`` something to each of ``envs``; what the methods above are made of."""
+        self._check_open()
+        if self._broken is not None:
+            self._drain()
+        if self._running:
+            raise CallOrderError(f"{name!r}: the environments are stepping; recv() all batches first")
+        chosen = list(range(self.num_envs)) if envs is None else [int(i) for i in envs]
+        for i in chosen:
+            if not 0 <= i < self.num_envs:
+                raise ConfigError(f"no environment {i}: there are {self.num_envs}")
+        return self._runner.call(kind, name, args, kwargs, chosen)
 
     # --- memory ---
 
@@ -226,18 +239,6 @@ class VecEnv:
             if len(seed) != self.num_envs:
                 raise ConfigError(f"{len(seed)} seeds for {self.num_envs} environments")
             self._buffers.seeds[:] = [-1 if s is None else s for s in seed]
-
-    def _call(self, kind: str, name: str, args: Any, kwargs: dict[str, Any], envs: Sequence[int] | None) -> list[Any]:
-        self._check_open()
-        if self._broken is not None:
-            self._drain()
-        if self._running:
-            raise CallOrderError(f"{name!r}: the environments are stepping; recv() all batches first")
-        chosen = list(range(self.num_envs)) if envs is None else [int(i) for i in envs]
-        for i in chosen:
-            if not 0 <= i < self.num_envs:
-                raise ConfigError(f"no environment {i}: there are {self.num_envs}")
-        return self._runner.call(kind, name, args, kwargs, chosen)
 
     def _one_batch(self, name: str) -> None:
         if len(self._groups) > 1:

@@ -1,0 +1,55 @@
+# `make train` and `make test` set everything up on a machine with Python 3.11+ and a C++ compiler.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check
+SOURCES := $(wildcard native/*) CMakeLists.txt pyproject.toml constraints.txt
+
+.PHONY: train test test-slow test-extras test-gpu lint bench clean
+
+train: $(VENV)/.core  ## until there is a trainer: how fast are environments vectorized here?
+	$(BIN)/fugu bench vector CartPole-v1
+
+test: $(VENV)/.test  ## the everyday suite
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.test  ## what takes longer than a few seconds
+	$(BIN)/python -m pytest -m "slow and not gpu and not extras"
+
+test-extras: $(VENV)/.extras  ## environments nobody here wrote: Atari, MuJoCo, MiniGrid, PettingZoo
+	$(BIN)/python -m pytest -m "extras and not gpu"
+
+test-gpu: $(VENV)/.test
+	$(BIN)/python -m pytest -m gpu
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.test  ## every speed claim, with its competitors
+	$(BIN)/python benchmarks/vector.py --out benchmarks/results/vector.json
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade -c constraints.txt pip
+
+# One stamp per set of packages: nothing is installed twice, and a change of the native sources builds them anew.
+$(VENV)/.core: $(BIN)/python $(SOURCES)
+	$(PIP) install --quiet -c constraints.txt --editable .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.core
+	$(PIP) install --quiet -c constraints.txt --group test
+	touch $@
+
+$(VENV)/.lint: $(VENV)/.core
+	$(PIP) install --quiet -c constraints.txt --group lint
+	touch $@
+
+$(VENV)/.extras: $(VENV)/.test
+	$(PIP) install --quiet -c constraints.txt "fugu-rl[envs]"
+	touch $@
