@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 SOURCES := $(wildcard native/*) CMakeLists.txt pyproject.toml constraints.txt
 
-.PHONY: train test test-slow test-extras test-gpu lint bench clean
+.PHONY: train test test-slow test-extras test-nethack test-gpu lint bench clean
 
 train: $(VENV)/.core  ## until there is a trainer: how fast are environments vectorized here?
 	$(BIN)/fugu bench vector CartPole-v1
@@ -19,6 +19,9 @@ test-slow: $(VENV)/.test  ## what takes longer than a few seconds
 test-extras: $(VENV)/.extras  ## environments nobody here wrote: Atari, MuJoCo, MiniGrid, PettingZoo
 	$(BIN)/python -m pytest -m "extras and not gpu"
 
+test-nethack: .venv-nethack/.ready  ## NLE pins an older Gymnasium, so it lives apart
+	.venv-nethack/bin/python -m pytest tests/thirdparty -m extras -k "nethack"
+
 test-gpu: $(VENV)/.test
 	$(BIN)/python -m pytest -m gpu
 
@@ -31,7 +34,7 @@ bench: $(VENV)/.test  ## every speed claim, with its competitors
 	$(BIN)/python benchmarks/vector.py --out benchmarks/results/vector.json
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-nethack build dist .pytest_cache .mypy_cache .ruff_cache
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -52,4 +55,11 @@ $(VENV)/.lint: $(VENV)/.core
 
 $(VENV)/.extras: $(VENV)/.test
 	$(PIP) install --quiet -c constraints.txt "fugu-rl[envs]"
+	touch $@
+
+.venv-nethack/.ready: $(SOURCES)
+	$(PYTHON) -m venv .venv-nethack
+	.venv-nethack/bin/pip install --quiet --upgrade pip
+	.venv-nethack/bin/pip install --quiet "nle>=1.3" minihack "setuptools<81" psutil cloudpickle pytest pytest-timeout
+	.venv-nethack/bin/pip install --quiet --no-deps --editable .
 	touch $@

@@ -17,9 +17,9 @@ import gymnasium
 import numpy as np
 import psutil
 from gymnasium import spaces as gs
-from harness import Measure, alternate, microseconds, rate, ratio, report
 
 import fugu
+from harness import Measure, alternate, microseconds, rate, ratio, report
 
 
 def cartpole_env() -> gymnasium.Env:
@@ -155,11 +155,13 @@ def stragglers(seconds: float, repeats: int) -> dict[str, Any]:
         sync = {"fugu sync, one shard per core": {}, "fugu sync, 16 workers": {"num_workers": 16}}
         for name, settings in sync.items():
             vec = stack.enter_context(fugu.vector.make(straggler_env, 16, backend="process", **settings))
-            contestants[name] = lambda step=stepping(vec, 16): rate(step, seconds)
+            step = stepping(vec, 16)
+            contestants[name] = lambda step=step: rate(step, seconds)
         vec = stack.enter_context(
             fugu.vector.make(straggler_env, 16, backend="process", num_workers=16, batch_size=1, order="first_finished")
         )
-        contestants["fugu first_finished"] = lambda step=receiving(vec, 1): rate(step, seconds)
+        first_finished = receiving(vec, 1)
+        contestants["fugu first_finished"] = lambda: rate(first_finished, seconds)
         results = alternate(contestants, repeats)
     best = max(sync, key=lambda name: results[name].median)
     ratios = {f"fugu first_finished / {name}": ratio(results, "fugu first_finished", name) for name in results}

@@ -65,7 +65,8 @@ inline void pause_briefly() {
 }
 
 // How long to spin before sleeping: as long as spinning has lately paid, nothing where it has not.
-// A sleep costs 2 to 50 us to end (a halted virtual core is slow to wake), a spin costs the core.
+// A sleep costs 2 to 50 us to end (a halted virtual core is slow to wake), a spin costs the core. Where there are more
+// processes than cores the maximum is 0: whoever is waited for may need this core (yielding in a loop instead was slower).
 class Patience {
  public:
   explicit Patience(double max_spin_us) : max_(max_spin_us) {}
@@ -162,15 +163,15 @@ class Control {
   bool wait_command(size_t worker, double timeout_us) {
     CommandLine& line = commands_[worker];
     const uint32_t seen = dones_[worker].seq.load(std::memory_order_relaxed);
-    return wait_until([&] { return line.seq.load(std::memory_order_acquire) != seen; }, line.seq, line.parked, patience_,
-                      timeout_us);
+    return wait_until([&] { return (taken_ = line.seq.load(std::memory_order_acquire)) != seen; }, line.seq, line.parked,
+                      patience_, timeout_us);
   }
   uint32_t command(size_t worker) const { return commands_[worker].command; }
   uint32_t slot(size_t worker) const { return commands_[worker].slot; }
   void set_progress(size_t worker, uint32_t value) { dones_[worker].progress.store(value, std::memory_order_relaxed); }
   void finish(size_t worker, uint32_t status) {
     dones_[worker].status = status;
-    dones_[worker].seq.store(commands_[worker].seq.load(std::memory_order_relaxed), std::memory_order_seq_cst);
+    dones_[worker].seq.store(taken_, std::memory_order_seq_cst);
     bell_->rings.fetch_add(1, std::memory_order_seq_cst);
     if (bell_->parked.load(std::memory_order_seq_cst)) futex_wake(bell_->rings);
   }
@@ -181,6 +182,7 @@ class Control {
   Bell* bell_;
   CommandLine* commands_;
   DoneLine* dones_;
+  uint32_t taken_ = 0;  // the command being carried out; a later one (close) may be posted meanwhile
 };
 
 }  // namespace fugu

@@ -86,7 +86,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if near:
         return f" Did you mean {' or '.join(repr(n) for n in near)}?"
-    return f" Known: {', '.join(names)}." if names else ""
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return f" Known: {', '.join(names[:12])}{more}." if names else ""
 
 
 def _plural(word: str, items: Sequence[object]) -> str:
@@ -95,8 +96,9 @@ def _plural(word: str, items: Sequence[object]) -> str:
         return f"no {word}"
     if len(items) == 1:
         return f"{word} {items[0]}"
-    if all(isinstance(i, int) for i in items) and list(items) == list(range(items[0], items[0] + len(items))):  # type: ignore[operator, call-overload, arg-type]
-        return f"{word}s {items[0]}..{items[-1]}"
+    numbers = [item for item in items if isinstance(item, int)]
+    if len(numbers) == len(items) and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+        return f"{word}s {numbers[0]}..{numbers[-1]}"
     shown = ", ".join(str(i) for i in items[:8])
     return f"{word}s {shown}" + (f" and {len(items) - 8} more" if len(items) > 8 else "")
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from typing import Any
 
-native: Any
+native: Any = None
 try:
-    from fugu import _native as native
+    native = importlib.import_module("fugu._native")
 except ImportError as error:  # no compiler at install time, or another Python
-    native = None
     warnings.warn(
         f"fugu's native core is not available ({error}); the pure-Python fallback is used, which is several times slower. "
         "Reinstall fugu-rl with a C++ compiler present; `fugu doctor` says more.",

@@ -24,9 +24,7 @@ class Mixed(gymnasium.Env):
         text=gymnasium.spaces.Text(6, min_length=0),
         place=gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(5, start=-2), gymnasium.spaces.MultiBinary(3)]),
     )
-    action_space = gymnasium.spaces.Dict(
-        move=gymnasium.spaces.Discrete(4), force=gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-    )
+    action_space = gymnasium.spaces.Dict(move=gymnasium.spaces.Discrete(4), force=gymnasium.spaces.Box(-1, 1, (2,), np.float32))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)

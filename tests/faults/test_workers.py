@@ -116,7 +116,7 @@ def test_odd_exceptions_in_a_worker_are_reported_too(fault):
         ("shape", "position: the space says shape [3], got [4]"),
         ("dtype", "position: the space says float32, got float64"),
         ("nan", "position: nan at index [1]"),
-        ("key", "missing ['count']"),
+        ("key", "missing 'count'"),
         ("range", "count: 1000 is outside Discrete(1000)"),
         ("none", "expected a dict"),
         ("reward_nan", "reward: nan is not finite"),
@@ -311,9 +311,7 @@ def test_idle_workers_use_no_cpu():
 
 
 def test_a_dead_group_is_noticed_while_others_keep_finishing():
-    vec = fugu.vector.make(
-        healthy(), 8, backend="process", num_workers=4, batch_size=2, order="first_finished", max_lag=10**6
-    )
+    vec = fugu.vector.make(healthy(), 8, backend="process", num_workers=4, batch_size=2, order="first_finished", max_lag=10**6)
     vec.async_reset()
     os.kill(vec._runner._workers[2].process.pid, signal.SIGKILL)
     start = time.monotonic()
@@ -369,3 +367,14 @@ def test_restart_gives_up_after_its_budget():
             for _ in range(20):
                 vec.step(ACTIONS[:4])
         assert vec.restarts == 3
+
+
+def test_close_while_workers_step_takes_no_longer_than_the_step():
+    vec = fugu.vector.make(healthy(), 8, backend="process", num_workers=4, batch_size=2, order="first_finished")
+    vec.async_reset()
+    for _ in range(20):
+        vec.recv()
+        vec.send(ACTIONS[:2])
+    start = time.monotonic()
+    vec.close()
+    assert time.monotonic() - start < 0.5

@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from gymnasium import spaces as gs
 
-from fugu.errors import ConfigError
+from fugu.errors import ConfigError, SpaceError
 from fugu.spaces import Layout
 
 Autoreset = Literal["next_step", "same_step"]
@@ -29,7 +29,7 @@ Autoreset = Literal["next_step", "same_step"]
 Infos = dict[int, dict[str, Any]]
 """agent index within the env (or batch) -> its non-empty info"""
 
-MAX_MASK_CHOICES = 4096
+MAX_MASK_CHOICES = 8192
 """beyond this many discrete choices no action-mask column is kept"""
 
 
@@ -61,11 +61,16 @@ class Rows:
     @classmethod
     def zeros(cls, layout: Layout, num_agents: int, choices: int = 0) -> Rows:
         """Fresh rows in private memory."""
-        flags = [np.zeros(num_agents, bool) for _ in range(4)]
-        mask = np.ones((num_agents, choices), bool) if choices else None
-        rows = cls(layout.zeros(num_agents), np.zeros(num_agents, np.float32), *flags, action_mask=mask)
-        rows.agents = slice(0, num_agents)
-        return rows
+        return cls(
+            obs=layout.zeros(num_agents),
+            reward=np.zeros(num_agents, np.float32),
+            terminated=np.zeros(num_agents, bool),
+            truncated=np.zeros(num_agents, bool),
+            first=np.zeros(num_agents, bool),
+            mask=np.zeros(num_agents, bool),
+            action_mask=np.ones((num_agents, choices), bool) if choices else None,
+            agents=slice(0, num_agents),
+        )
 
     def __getitem__(self, agents: slice) -> Rows:
         """The same rows for some of the agents; every array is a view."""
@@ -80,6 +85,18 @@ class Rows:
             None if self.action_mask is None else self.action_mask[agents],
             agents=slice(self.agents.start + start, self.agents.start + stop),
         )
+
+    def set_action_mask(self, agent: int, offered: Any) -> None:
+        """Write what the env offers, or None for "anything goes". A row that does not act has all choices open, whatever the
+        env says of it: without any choice there is no distribution."""
+        assert self.action_mask is not None
+        if offered is None or not self.mask[agent]:
+            self.action_mask[agent] = True
+            return
+        mask = np.asarray(offered, bool).ravel()
+        if mask.size != self.action_mask.shape[1]:
+            raise SpaceError(f"action_mask: expected {self.action_mask.shape[1]} choices, got {mask.size}")
+        self.action_mask[agent] = mask
 
     def start(self) -> None:
         """Mark all rows as the first of an episode (``obs`` is the env's to write)."""
@@ -152,3 +169,19 @@ def discrete_choices(space: gs.Space) -> int:
         elif isinstance(leaf.space, gs.MultiDiscrete):
             total += int(leaf.space.nvec.sum())
     return total if total <= MAX_MASK_CHOICES else 0
+
+
+def offers_mask(observation_space: gs.Space, action_space: gs.Space) -> bool:
+    """Whether the observation is a Dict with an ``action_mask`` for the choices of ``action_space``."""
+    if not isinstance(observation_space, gs.Dict) or "action_mask" not in observation_space.spaces:
+        return False
+    choices = discrete_choices(action_space)
+    if choices == 0:
+        return False
+    size = int(np.prod(observation_space["action_mask"].shape or (0,)))
+    if size != choices:
+        raise ConfigError(
+            f"the observation's 'action_mask' has {size} entries, but {action_space} has {choices} choices; "
+            "give it one entry per choice, or another name if it means something else"
+        )
+    return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,7 +70,7 @@ def emulate(env: Any, emulation: Emulation | None = None) -> Env:
         from fugu.emulation.gymnasium_vector import GymnasiumVectorEnv
 
         return GymnasiumVectorEnv(env, **options)
-    if hasattr(env, "possible_agents") or hasattr(env, "agents"):
+    if hasattr(env, "possible_agents") or (hasattr(env, "agents") and callable(env.observation_space)):
         from fugu.emulation.pettingzoo import adapt
 
         return adapt(env, **options)
@@ -115,7 +116,12 @@ def _from_name(name: str) -> Callable[..., Any]:
     """``file.py:Class``, ``module:Class``, ``module:GymId`` or ``GymId``."""
     head, colon, tail = name.rpartition(":")
     if colon and head.endswith(".py"):
-        return _attribute(_load_file(head), tail, head)
+        file = Path(head).resolve()
+        if not file.is_file():
+            raise ConfigError(f"{head!r}: no such file (looked at {file})")
+        made = _FromFile(str(file), tail)
+        made.load()  # complain now, in the process the user watches
+        return made
     if colon:
         try:
             module = importlib.import_module(head)
@@ -127,17 +133,21 @@ def _from_name(name: str) -> Callable[..., Any]:
     if name.endswith(".py"):
         raise ConfigError(f"{name!r}: which class? Write {name}:ClassName")
     if name not in gymnasium.registry:
-        _register_known(name)
+        _register_known()
     if name not in gymnasium.registry:
         raise ConfigError(f"no environment {name!r} is registered.{did_you_mean(name, gymnasium.registry)}")
     return _Registered(gymnasium.spec(name))
 
 
-def _register_known(name: str) -> None:
-    """Import the packages whose ids people type without importing them first, if they are installed."""
-    module = {"ALE": "ale_py", "MiniGrid": "minigrid", "BabyAI": "minigrid"}.get(name.replace("-", "/").split("/")[0])
-    if module is not None and importlib.util.find_spec(module) is not None:
-        gymnasium.register_envs(importlib.import_module(module))
+REGISTERING = ("ale_py", "minigrid", "nle", "minihack")
+"""packages whose ids people type without importing them first"""
+
+
+def _register_known() -> None:
+    """Import those of ``REGISTERING`` that are installed; importing them registers their ids."""
+    for module in REGISTERING:
+        if importlib.util.find_spec(module) is not None:
+            gymnasium.register_envs(importlib.import_module(module))
 
 
 @dataclass(frozen=True)
@@ -154,27 +164,25 @@ class _Registered:
 
 
 def _load_file(path: str) -> Any:
-    file = Path(path).resolve()
-    if not file.is_file():
-        raise ConfigError(f"{path!r}: no such file (looked at {file})")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    """The module in the file ``path``, loaded once per process under a name that cannot hide another module."""
+    name = f"fugu_file_{zlib.crc32(path.encode()):08x}_{Path(path).stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
-    return _ByFile(str(file), module)
-
-
-@dataclass(frozen=True)
-class _ByFile:
-    path: str
-    module: Any
+    sys.modules[name] = module
+    if (folder := str(Path(path).parent)) not in sys.path:
+        sys.path.append(folder)  # what lies beside the file can be imported from it
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 def _attribute(module: Any, name: str, where: str) -> Callable[..., Any]:
-    if isinstance(module, _ByFile):
-        _attribute(module.module, name, where)  # complain now, in the process the user watches
-        return _FromFile(module.path, name)
     if not hasattr(module, name):
         names = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
         raise ConfigError(f"{where!r} has no {name!r}.{did_you_mean(name, names)}")
@@ -189,7 +197,7 @@ class _FromFile:
     name: str
 
     def __call__(self, **kwargs: Any) -> Any:
-        module = sys.modules.get(Path(self.path).stem)
-        if module is None or getattr(module, "__file__", None) != self.path:
-            module = _load_file(self.path).module
-        return getattr(module, self.name)(**kwargs)
+        return self.load()(**kwargs)
+
+    def load(self) -> Callable[..., Any]:
+        return _attribute(_load_file(self.path), self.name, self.path)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gs
 
-from fugu.emulation.env import Autoreset, Infos, Rows
+from fugu.emulation.env import Autoreset, Infos, Rows, offers_mask
 from fugu.emulation.writer import ENDED, RowWriter, row_writer
 from fugu.spaces import Layout, Packer, convert
 
@@ -111,12 +111,12 @@ class GymnasiumEnv:
         """Write the action mask if the env offers one; infos are kept only when there is something in them."""
         if out.action_mask is not None:
             if self._mask_of is not None:
-                out.action_mask[0] = self._mask_of(obs)
+                out.set_action_mask(0, self._mask_of(obs))
             elif info and "action_mask" in info:
                 self._mask_in_info, self._plain = True, False
-                out.action_mask[0] = info["action_mask"]
+                out.set_action_mask(0, info["action_mask"])
             elif self._mask_in_info:
-                out.action_mask[0] = True
+                out.set_action_mask(0, None)
         return {0: info} if info else None
 
 
@@ -130,12 +130,10 @@ def _takes(method: Any, name: str) -> bool:
 
 def _action_mask_source(env: Any, space: gs.Space) -> Any:
     """How to read the env's action mask after a step: from the observation or from a method; None if it has neither."""
-    if isinstance(space, gs.Dict) and "action_mask" in space.spaces:
-        return lambda obs: np.asarray(obs["action_mask"], bool).ravel()
-    if callable(getattr(getattr(env, "unwrapped", env), "action_masks", None)):
-        masks = env.unwrapped.action_masks if hasattr(env, "unwrapped") else env.action_masks
-        return lambda obs: np.asarray(masks(), bool).ravel()
-    return None
+    if offers_mask(space, convert(env.action_space)):
+        return lambda obs: obs["action_mask"]
+    masks = getattr(getattr(env, "unwrapped", env), "action_masks", None)
+    return (lambda obs: masks()) if callable(masks) else None
 
 
 def _decoder(space: gs.Space) -> Any:

@@ -57,7 +57,6 @@ def row_writer(packer: Packer, out: Rows, agent: int = 0) -> Any:
     return native.RowWriter(packer.fast, slow.row, *(column[agent : agent + 1] for column in columns))
 
 
-
 def five_values(result: Any) -> tuple[Any, Any, Any, Any, Any]:
     """What ``step`` returned, with the old four-value form (obs, reward, done, info) turned into five."""
     if not isinstance(result, tuple) or len(result) not in (4, 5):
@@ -75,7 +74,7 @@ def number(reward: Any) -> float:
     if isinstance(reward, np.ndarray) and reward.ndim > 0:
         raise SpaceError(f"reward: expected a number, got an array {reward.dtype}{list(reward.shape)}; return float(reward)")
     try:
-        value = float(reward)
+        value = math.nan if isinstance(reward, str | bytes) else float(reward)
     except (TypeError, ValueError):
         raise SpaceError(f"reward: expected a number, got {type(reward).__name__} {reward!r:.60}") from None
     if not math.isfinite(np.float32(value)):

@@ -19,7 +19,7 @@ from fugu.emulation.gymnasium import Autoreset
 from fugu.errors import ConfigError, EnvError, MissingExtra
 from fugu.spaces import Layout
 from fugu.spaces.layout import Node
-from fugu.spaces.pack import _unpack as unpack_node
+from fugu.spaces.pack import unpack_node
 from fugu.vector.make import make
 from fugu.vector.vecenv import VecEnv
 
@@ -98,7 +98,7 @@ class BatchReader:
             return tuple(self._read(child, leaves, count) for child in node.children)
         if isinstance(node.space, ARRAYS):
             return leaves[node.leaf].copy() if self._copy else leaves[node.leaf]
-        return tuple(unpack_node(self._layout, node, leaves, (i,)) for i in range(count))
+        return tuple(unpack_node(node, leaves, (i,)) for i in range(count))
 
 
 @contextmanager

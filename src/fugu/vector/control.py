@@ -28,6 +28,8 @@ class PollingControl:
         lines = words.reshape(1 + 2 * workers, LINE_WORDS)
         self._commands, self._dones = lines[1 : 1 + workers], lines[1 + workers :]
         self._spin_s = max_spin_us * 1e-6
+        self._taken = np.uint32(0)
+        """sequence number of the command being carried out; a later one may be posted meanwhile"""
 
     @staticmethod
     def bytes(workers: int) -> int:
@@ -72,7 +74,10 @@ class PollingControl:
 
     def wait_command(self, worker: int, timeout_s: float) -> bool:
         seen = self._dones[worker, SEQ]
-        return bool(self._wait(lambda: bool(self._commands[worker, SEQ] != seen), timeout_s))
+        if not self._wait(lambda: bool(self._commands[worker, SEQ] != seen), timeout_s):
+            return False
+        self._taken = self._commands[worker, SEQ]
+        return True
 
     def command(self, worker: int) -> int:
         return int(self._commands[worker, COMMAND])
@@ -85,7 +90,7 @@ class PollingControl:
 
     def finish(self, worker: int, status: int) -> None:
         self._dones[worker, STATUS] = status
-        self._dones[worker, SEQ] = self._commands[worker, SEQ]
+        self._dones[worker, SEQ] = self._taken
 
     def _wait(self, ready: Callable[[], int], timeout_s: float) -> int:
         start = time.monotonic()

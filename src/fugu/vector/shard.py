@@ -15,7 +15,7 @@ from gymnasium import spaces as gs
 
 from fugu.emulation.env import Env, Infos, Rows
 from fugu.emulation.factory import Factory
-from fugu.errors import EnvError
+from fugu.errors import ConfigError, EnvError
 from fugu.vector.buffers import SLOTS, Buffers
 from fugu.vector.config import InfoMode, OnError
 from fugu.vector.runner import Options
@@ -45,6 +45,9 @@ class Shard:
         try:
             for factory in self.factories:
                 self.envs.append(factory())
+        except ConfigError:
+            self.close()
+            raise
         except Exception as error:
             failed = self._error(error, len(self.envs), "make")
             self.close()
@@ -168,8 +171,9 @@ class Shard:
         seed = None if self.seeds[k] is None else restart_seed(self.seeds[k], self.restarts)  # type: ignore[arg-type]
         self.seeds[k] = seed
         self.envs[k] = _Revived(self, k, fresh, seed)
-        out = self._rows[slot][k]
-        truncate(out, self._rows[1 - slot][k].obs)
+        for rows in self._rows:
+            rows[k].writer = None  # it belonged to the old env
+        truncate(self._rows[slot][k], self._rows[1 - slot][k].obs)
         return {0: {"restarted": "env", "error": str(wrapped)}}
 
     def _error(self, error: Exception, k: int, phase: str) -> EnvError:

@@ -1,0 +1,136 @@
+"""``fugu bench vector``: a quick look at the throughput of our backends, and with ``--peers`` of other libraries.
+
+Quick means: no claim is made with it. ``benchmarks/vector.py`` is the thorough one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from fugu.cli.autotune import as_json, show
+from fugu.cli.options import parse, take_env_kwargs
+from fugu.emulation.factory import factories
+from fugu.errors import ConfigError
+from fugu.vector.autotune import WARM_UP, Trial, chosen, measure, settings
+from fugu.vector.config import Backend, Order, VectorConfig, usable_cores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Steps per second of our backends on an environment, with random actions.
+
+    With --backend, --num-workers, --batch-size, --order or --isolate only that setting is measured, beside serial.
+    --env.NAME VALUE goes to the environment's constructor.
+    """
+
+    env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")] = "CartPole-v1"
+    """a Gymnasium id, module:Class or file.py:Class"""
+    num_envs: int = 64
+    """environments to step"""
+    seconds: float = 2.0
+    """measuring time per setting"""
+    peers: bool = False
+    """also measure Gymnasium's Sync and Async vector envs, and Stable-Baselines3's if it is installed"""
+    json: bool = False
+    """print the measurements as JSON"""
+    backend: Backend = "auto"
+    """serial or process"""
+    num_workers: int | None = None
+    """processes that step"""
+    batch_size: int | None = None
+    """environments per batch"""
+    order: Order = "pipelined"
+    """which batch comes next: in turn, or the first that is finished"""
+    isolate: bool = False
+    """no environment in the calling process"""
+
+
+def main(argv: list[str]) -> int:
+    argv, env_kwargs = take_env_kwargs(argv)
+    options = parse(Options, "bench vector", argv)
+    if not options.seconds > 0:
+        raise ConfigError(f"--seconds {options.seconds} must be positive")
+    trials = measure(options.env, _trials(options), seconds=options.seconds, env_kwargs=env_kwargs)
+    if all(trial.error for trial in trials):
+        raise ConfigError(f"no setting could run this environment: {trials[0].error}")
+    if options.peers:
+        trials += [_measure_peer(name, build, options) for name, build in _peers(options, env_kwargs).items()]
+    if options.json:
+        print(json.dumps({"env": options.env, "num_envs": options.num_envs, "trials": [as_json(t) for t in trials]}, indent=2))
+    else:
+        show(trials, f"{options.env}, {options.num_envs} environments, {usable_cores()} cores")
+    return 0
+
+
+def _trials(options: Options) -> list[Trial]:
+    """Everything autotune would try, or serial and the one setting the user named."""
+    config = VectorConfig(
+        num_envs=options.num_envs,
+        backend=options.backend,
+        num_workers=options.num_workers,
+        batch_size=options.batch_size,
+        order=options.order,
+        isolate=options.isolate or None,
+    )
+    all_of_them = settings(options.num_envs, usable_cores())
+    if config == VectorConfig(num_envs=options.num_envs):
+        return all_of_them
+    name = ", ".join(f"{name}={value}" for name, value in chosen(config).items() if name != "backend")
+    serial = all_of_them[:1]
+    return serial if config == serial[0].config else [*serial, Trial(f"{config.resolved_backend} {name}".strip(), config)]
+
+
+def _peers(options: Options, env_kwargs: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+    """Name -> builds the other library's vector env over the same environments."""
+    from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+
+    factory = factories(options.env, 1, env_kwargs)[0]
+    makers = [lambda: factory.make(**factory.kwargs)] * options.num_envs
+    found: dict[str, Callable[[], Any]] = {
+        "Gymnasium SyncVectorEnv": lambda: SyncVectorEnv(makers),
+        "Gymnasium AsyncVectorEnv": lambda: AsyncVectorEnv(makers),
+    }
+    if importlib.util.find_spec("stable_baselines3") is not None:
+        from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+        # forked: the default imports torch once per worker before it starts, which takes minutes and changes no step
+        found["SB3 DummyVecEnv"] = lambda: DummyVecEnv(makers)
+        found["SB3 SubprocVecEnv"] = lambda: SubprocVecEnv(makers, start_method="fork")
+    return found
+
+
+def _measure_peer(name: str, build: Callable[[], Any], options: Options) -> Trial:
+    trial = Trial(name, VectorConfig(num_envs=options.num_envs, backend="serial"))
+    try:
+        start = time.perf_counter()
+        vec = build()
+        try:
+            vec.reset()
+            trial.startup_seconds = time.perf_counter() - start
+            space = getattr(vec, "single_action_space", vec.action_space)
+            action = np.stack([space.sample() for _ in range(options.num_envs)])
+            _step(vec, action, WARM_UP)
+            trial.steps_per_second = _step(vec, action, options.seconds)
+        finally:
+            vec.close()
+    except Exception as error:
+        trial.error = f"{type(error).__name__}: {error}"
+    return trial
+
+
+def _step(vec: Any, action: np.ndarray, seconds: float) -> float:
+    start, steps = time.perf_counter(), 0
+    while True:
+        vec.step(action)
+        steps += len(action)
+        now = time.perf_counter()
+        if now >= start + seconds:
+            return steps / (now - start)

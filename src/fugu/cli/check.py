@@ -1,0 +1,69 @@
+"""``fugu check``: everything that is wrong with an environment, each finding with its fix."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from fugu.cli.options import console, parse, take_env_kwargs
+from fugu.emulation.check import Report, check_env
+from fugu.emulation.check.report import fact_text
+
+COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Find everything that is wrong with an environment, each finding with its fix.
+
+    --env.NAME VALUE goes to the environment's constructor. Exit code 1 if there are errors.
+    """
+
+    env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
+    """a Gymnasium id, module:Class or file.py:Class"""
+    steps: int = 500
+    """random steps in each part of the check"""
+    seed: int = 0
+    """of the environment and the actions"""
+    json: bool = False
+    """print the report as JSON"""
+
+
+def main(argv: list[str]) -> int:
+    argv, env_kwargs = take_env_kwargs(argv)
+    options = parse(Options, "check", argv)
+    with contextlib.redirect_stdout(sys.stderr):  # an environment that prints must not end up in the report
+        report = check_env(options.env, steps=options.steps, seed=options.seed, env_kwargs=env_kwargs)
+    if options.json:
+        findings = [dataclasses.asdict(finding) for finding in report.sorted]
+        print(json.dumps({"env": report.name, "ok": report.ok, "facts": report.facts, "findings": findings}, indent=2))
+    else:
+        show(report)
+    return 0 if report.ok else 1
+
+
+def show(report: Report) -> None:
+    """The report in colours."""
+    out = console()
+    worst = next((severity for severity in COLOURS if report.of(severity)), "")  # type: ignore[arg-type]
+    out.print(Text.assemble((report.name, "bold"), ": ", (report.summary, COLOURS.get(worst, "green"))))
+    facts = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
+    for name, value in report.facts.items():
+        facts.add_row(Text(name.replace("_", " "), style="dim"), Text(fact_text(name, value)))
+    out.print(facts)
+    for finding in report.sorted:
+        out.print()
+        head = Text.assemble(
+            (finding.severity, COLOURS[finding.severity]), "  ", (finding.where, "bold"), f": {finding.problem}"
+        )
+        out.print(head)
+        out.print(Padding(Text.assemble(("fix: ", "green"), finding.fix), (0, 0, 0, 2), expand=False))

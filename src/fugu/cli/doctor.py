@@ -1,0 +1,193 @@
+"""``fugu doctor``: what this machine and installation can do, what is missing, and what to type."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.table import Table
+from rich.text import Text
+
+from fugu import __version__
+from fugu.cli.options import console, parse
+
+TORCH_TESTED = ((2, 8), (2, 14))
+"""from, and up to but not including"""
+
+# extra -> (modules it brings, what it is for)
+EXTRAS = {
+    "pettingzoo": (("pettingzoo",), "multi-agent environments"),
+    "sb3": (("stable_baselines3",), "our vector envs under Stable-Baselines3"),
+    "atari": (("ale_py",), "Atari"),
+    "mujoco": (("mujoco", "imageio"), "MuJoCo"),
+    "minigrid": (("minigrid",), "MiniGrid and BabyAI"),
+}
+
+Status = Literal["ok", "info", "warning", "broken"]
+MARKS = {"ok": ("ok", "green"), "info": ("-", "dim"), "warning": ("!", "yellow"), "broken": ("broken", "red")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What this machine and installation can do. Exit code 1 if something that is needed is broken."""
+
+    json: bool = False
+    """print a JSON object"""
+
+
+@dataclass(frozen=True)
+class Item:
+    name: str
+    status: Status
+    found: str
+    fix: str = ""
+
+
+def main(argv: list[str]) -> int:
+    options = parse(Options, "doctor", argv)
+    items = list(examine())
+    broken = [item for item in items if item.status == "broken"]
+    if options.json:
+        print(json.dumps({"ok": not broken, "items": [asdict(item) for item in items]}, indent=2))
+        return int(bool(broken))
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for item in items:
+        mark, colour = MARKS[item.status]
+        text = Text(item.found)
+        if item.fix:
+            text.append(f"\n{item.fix}", style="bold")
+        table.add_row(Text(mark, style=colour), item.name, text)
+    console().print(table)
+    return int(bool(broken))
+
+
+def examine() -> Iterator[Item]:
+    """Everything there is to know, one item at a time; a part that raises is broken and the others go on."""
+    parts: tuple[Callable[[], Iterator[Item]], ...] = (_python, _native, _torch, _machine, _sharing, _process, _extras)
+    for part in parts:
+        try:
+            yield from part()
+        except Exception as error:
+            yield Item(part.__name__.strip("_"), "broken", f"{type(error).__name__}: {error}")
+
+
+def _python() -> Iterator[Item]:
+    yield Item("Python", "ok", f"{platform.python_version()} ({sys.executable})")
+    yield Item("fugu", "ok", f"{__version__} ({Path(__file__).parent.parent})")
+    for name in ("numpy", "gymnasium"):
+        yield Item(name, "ok", importlib.import_module(name).__version__)
+
+
+def _native() -> Iterator[Item]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        from fugu.native import native
+    if native is not None:
+        yield Item("native core", "ok", f"loaded ({Path(native.__file__).name})")
+        return
+    why = str(caught[0].message).partition("(")[2].partition(")")[0] if caught else "not built"
+    fix = "install a C++ compiler, then: pip install --force-reinstall --no-binary fugu-rl fugu-rl"
+    yield Item("native core", "warning", f"pure-Python fallback, several times slower ({why})", fix)
+
+
+def _torch() -> Iterator[Item]:
+    if importlib.util.find_spec("torch") is None:
+        yield Item("torch", "broken", "not installed", 'pip install "torch>=2.8,<2.14"')
+        return
+    import torch
+
+    yield torch_item(str(torch.__version__), torch.version.cuda, nvidia_driver(), _gpus(torch))
+
+
+def torch_item(version: str, cuda: str | None, driver: bool, gpus: list[str]) -> Item:
+    """What to say of a torch ``version`` built for ``cuda`` (None: CPU) on a machine with or without an NVIDIA ``driver``."""
+    build = f"CUDA {cuda}" if cuda else "CPU build"
+    found = f"{version}, {build}" + (f", {', '.join(gpus)}" if gpus else "")
+    number = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+    low, high = (".".join(map(str, bound)) for bound in TORCH_TESTED)
+    if not TORCH_TESTED[0] <= number < TORCH_TESTED[1]:
+        return Item(
+            "torch", "warning", f"{found}; tested are {low} up to, not including, {high}", f'pip install "torch>={low},<{high}"'
+        )
+    if driver and not cuda:
+        fix = f'pip install --force-reinstall "torch>={low},<{high}" with the CUDA index that https://pytorch.org/get-started names'
+        return Item("torch", "warning", f"{found}, but this machine has an NVIDIA driver: the GPU is not used", fix)
+    if cuda and driver and not gpus:
+        return Item(
+            "torch", "warning", f"{found}, a driver, but no GPU that torch can use", "check nvidia-smi and CUDA_VISIBLE_DEVICES"
+        )
+    return Item("torch", "ok", found + ("" if gpus else ", no GPU (fine)"))
+
+
+def nvidia_driver() -> bool:
+    return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
+
+
+def _gpus(torch: Any) -> list[str]:
+    if not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
+def _machine() -> Iterator[Item]:
+    import psutil
+
+    from fugu.vector.config import usable_cores
+
+    usable, all_of_them = usable_cores(), os.cpu_count() or 1
+    limited = "" if usable == all_of_them else f" of {all_of_them} (affinity or container limit)"
+    yield Item("cores", "ok", f"{usable} usable{limited}")
+    memory = psutil.virtual_memory()
+    yield Item("memory", "ok", f"{memory.available / 2**30:.1f} GiB free of {memory.total / 2**30:.1f}")
+
+
+def _sharing() -> Iterator[Item]:
+    """What the process backend stands on, each tried for real."""
+    from fugu.vector.buffers import shared_memory
+    from fugu.vector.launch import anonymous_file
+
+    fd = anonymous_file("fugu-doctor")
+    try:
+        with shared_memory(fd, 1 << 16) as memory:
+            memory[0] = 1
+    finally:
+        os.close(fd)
+    how = "memfd" if hasattr(os, "memfd_create") else "a temporary file (no memfd on this system)"
+    yield Item("shared memory", "ok", f"by {how}")
+    if hasattr(os, "pidfd_open"):
+        os.close(os.pidfd_open(os.getpid()))
+        yield Item("pidfd", "ok", "workers end with their parent")
+    else:
+        yield Item("pidfd", "info", "not on this system; workers look for their parent from time to time")
+
+
+def _process() -> Iterator[Item]:
+    """Two environments, one of them in a worker: covers starting, futex hand-over and ending."""
+    import fugu.vector
+    from fugu.native import native
+
+    start = time.perf_counter()
+    with fugu.vector.make("CartPole-v1", 2, backend="process", num_workers=2, start_timeout=30.0) as vec:
+        vec.reset()
+        for _ in range(10):
+            vec.step([0, 1])
+    how = "waits on a futex" if native is not None else "polls: the native core is missing"
+    yield Item("process backend", "ok", f"a worker started, stepped and ended in {time.perf_counter() - start:.1f} s; {how}")
+
+
+def _extras() -> Iterator[Item]:
+    for extra, (modules, purpose) in EXTRAS.items():
+        if all(importlib.util.find_spec(module) is not None for module in modules):
+            yield Item(extra, "ok", purpose)
+        else:
+            yield Item(extra, "info", f"{purpose}: not installed", f'pip install "fugu-rl[{extra}]"')

@@ -1,0 +1,111 @@
+"""``fugu list``: the environments that can be made by name here."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import warnings
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+
+from fugu.cli.options import parse
+from fugu.errors import FuguError, did_you_mean
+
+# other packages that register ids when they are imported; their ids are given as package:Id
+PACKAGES = ("gymnasium_robotics", "highway_env", "miniworld", "mo_gymnasium", "minihack", "nle", "procgen", "craftium")
+
+# part of Gymnasium -> (modules it needs, what to install)
+PARTS = {
+    "mujoco": (("mujoco", "imageio"), "fugu-rl[mujoco]"),
+    "box2d": (("Box2D",), "gymnasium[box2d]"),
+    "phys2d": (("jax",), "gymnasium[jax]"),
+    "tabular": (("jax",), "gymnasium[jax]"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The environments that can be made by name here.
+
+    Besides these, every command takes module:Class and file.py:Class.
+    """
+
+    pattern: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATTERN")] = ""
+    """only names with this text in them, in any case"""
+    json: bool = False
+    """print a JSON object {group: [names]}"""
+
+
+def main(argv: list[str]) -> int:
+    options = parse(Options, "list", argv)
+    groups, missing = environments()
+    wanted = options.pattern.lower()
+    found = {group: [name for name in names if wanted in name.lower()] for group, names in groups.items()}
+    found = {group: names for group, names in found.items() if names}
+    if not found:
+        known = [name for names in groups.values() for name in names]
+        near = did_you_mean(options.pattern, known)
+        hint = near if near.startswith(" Did") else " `fugu list` shows all."
+        raise FuguError(f"no environment with {options.pattern!r} in its name.{hint}")
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    for group, names in found.items():
+        print(group)
+        for name in names:
+            print(f"  {name}")
+    if not wanted:
+        for group, install in missing.items():
+            print(f'{group}: not installed; pip install "{install}"')
+    return 0
+
+
+def environments() -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Group -> names that can be made, and group -> what to install for those that cannot."""
+    import gymnasium
+
+    from fugu.emulation.factory import REGISTERING
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for package in (*REGISTERING, *PACKAGES):
+            if importlib.util.find_spec(package) is not None:
+                _register(gymnasium, package)
+    groups: dict[str, list[str]] = {}
+    missing: dict[str, str] = {}
+    for name, spec in gymnasium.registry.items():
+        group = _group(spec)
+        if group is None:
+            continue
+        modules, install = PARTS.get(group.removeprefix("gymnasium "), ((), ""))
+        if any(importlib.util.find_spec(module) is None for module in modules):
+            missing[group] = install
+            continue
+        prefix = f"{group}:" if group in PACKAGES else ""
+        groups.setdefault(group, []).append(prefix + name)
+    return {group: sorted(groups[group]) for group in sorted(groups, key=_order)}, missing
+
+
+def _register(gymnasium: Any, package: str) -> None:
+    try:
+        gymnasium.register_envs(importlib.import_module(package))
+    except Exception:  # a broken package must not hide the others
+        return
+
+
+def _group(spec: Any) -> str | None:
+    """``gymnasium classic_control``, or the package's name; None for entries that can only raise."""
+    if isinstance(spec.entry_point, str):
+        parts = spec.entry_point.partition(":")[0].split(".")
+    elif spec.entry_point is not None and spec.entry_point.__module__ != "gymnasium.envs":
+        parts = spec.entry_point.__module__.split(".")
+    else:
+        return None
+    return f"gymnasium {parts[2]}" if parts[:2] == ["gymnasium", "envs"] and len(parts) > 2 else parts[0]
+
+
+def _order(group: str) -> tuple[bool, str]:
+    return not group.startswith("gymnasium "), group

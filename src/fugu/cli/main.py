@@ -1,0 +1,110 @@
+"""The entry point of the ``fugu`` command: finds the command, and turns every way it can end into an exit code.
+
+Nothing heavy is imported here, so that ``fugu --help`` answers at once; a command's module is imported when it is called.
+Exit codes: 0 fine, 1 it failed, 2 it was called wrongly, 130 Ctrl-C, 141 the reader of the output went away.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from fugu import __version__
+from fugu.errors import ConfigError, FuguError, did_you_mean
+
+# command -> (module with main(argv) -> exit code, one line of help)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "list": ("fugu.cli.list", "the environments that can be made by name here"),
+    "check": ("fugu.cli.check", "find everything that is wrong with an environment, with fixes"),
+    "autotune": ("fugu.cli.autotune", "measure which vector settings are fastest for an environment"),
+    "bench vector": ("fugu.cli.bench", "steps per second of our backends, and of other libraries"),
+    "doctor": ("fugu.cli.doctor", "what this machine and installation can do"),
+    "new env": ("fugu.cli.new", "write a small environment to start from"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command in ``argv`` (default: the process's own arguments) and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    if sys.stdout is None:  # closed by the caller: fugu ... >&-
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()  # a reader that has gone shows here at the latest
+        return code
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # or the interpreter complains about the same pipe when it flushes on exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except FuguError as error:
+        if debug:
+            traceback.print_exc()
+        _complain(str(error))
+        return 2 if isinstance(error, ConfigError) else 1
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if arguments[0] in ("-V", "--version", "version"):
+        print(f"fugu {__version__}")
+        return 0
+    for words in (1, 2):
+        name = " ".join(arguments[:words])
+        if name in COMMANDS:
+            here = str(Path.cwd())
+            if here not in sys.path:
+                sys.path.append(here)  # for module:Class, as with python -m
+            return importlib.import_module(COMMANDS[name][0]).main(arguments[words:])
+    return _unknown(arguments)
+
+
+def _unknown(arguments: list[str]) -> int:
+    first = arguments[0]
+    under = [name.split()[1] for name in COMMANDS if name.startswith(first + " ")]
+    if under and (len(arguments) == 1 or arguments[1] in ("-h", "--help")):
+        print(_help(first + " "), file=sys.stderr if len(arguments) == 1 else sys.stdout)
+        return 2 if len(arguments) == 1 else 0
+    if under:
+        _complain(f"fugu {first} has no command {arguments[1]!r}.{did_you_mean(arguments[1], under)}")
+    else:
+        _complain(
+            f"fugu has no command {first!r}.{did_you_mean(first, {name.split()[0] for name in COMMANDS})} See fugu --help"
+        )
+    return 2
+
+
+def _help(prefix: str = "") -> str:
+    shown = {name: text for name, (_, text) in COMMANDS.items() if name.startswith(prefix)}
+    width = max(map(len, shown))
+    return "\n".join(
+        [
+            f"fugu {__version__}: reinforcement learning at the speed of C and CUDA, without leaving Python",
+            "",
+            f"usage: fugu {prefix}COMMAND [options]",
+            "",
+            *(f"  {name:{width}}  {text}" for name, text in shown.items()),
+            "",
+            "fugu COMMAND --help  explains one command; --debug shows tracebacks, --version the version",
+        ]
+    )
+
+
+def _complain(message: str) -> None:
+    """One message in red on standard error."""
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(stderr=True).print(Text(message, style="red"), soft_wrap=True)

@@ -1,0 +1,138 @@
+"""``fugu new env``: a small environment of the user's own to start from, which passes ``fugu check``."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.text import Text
+
+from fugu.cli.options import console, parse
+from fugu.errors import ConfigError, FuguError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Write a small environment to start from: a Gymnasium class, or with --multi a PettingZoo one."""
+
+    path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATH.py")]
+    """the file to write; an existing one is never touched"""
+    name: str = ""
+    """of the class; default: from the file name, my_env.py -> MyEnv"""
+    multi: bool = False
+    """several agents: a PettingZoo ParallelEnv"""
+
+
+def main(argv: list[str]) -> int:
+    options = parse(Options, "new env", argv)
+    path = Path(options.path)
+    if path.suffix != ".py":
+        raise ConfigError(f"{options.path!r} must be a Python file; try {path.with_suffix('.py')}")
+    name = options.name or "".join(word.capitalize() for word in path.stem.replace("-", "_").split("_"))
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise ConfigError(f"{name!r} cannot be the name of a class; choose one with --name MyEnv")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(path, "x") as file:
+            file.write((MULTI if options.multi else SINGLE).replace("MyEnv", name))
+    except FileExistsError:
+        raise FuguError(f"{path} exists and is left alone; choose another name") from None
+    out = console()
+    out.print(Text(f"wrote {path} with the class {name}. Next:"))
+    for command, purpose in (("check", "is it sound?"), ("autotune", "how is it stepped fastest?")):
+        out.print(Text(f"  fugu {command} {path}:{name}".ljust(40) + f"  # {purpose}"))
+    if options.multi and importlib.util.find_spec("pettingzoo") is None:
+        out.print(Text('it needs PettingZoo: pip install "fugu-rl[pettingzoo]"', style="yellow"))
+    return 0
+
+
+SINGLE = '''"""An environment to start from: walk along a corridor to the goal. Replace what it shows, does and rewards."""
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class MyEnv(gymnasium.Env):
+    """Action 0 goes left, 1 goes right; reaching the goal gives 1 and ends the episode."""
+
+    def __init__(self, size: int = 8):
+        self.size = size
+        # what the agent sees: arrays of exactly this shape, dtype and range; Dict and Tuple spaces work as well
+        self.observation_space = spaces.Box(0.0, 1.0, shape=(2,), dtype=np.float32)
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)  # seeds self.np_random; draw all randomness from it
+        self.position = int(self.np_random.integers(self.size))
+        self.goal = int(self.np_random.integers(self.size))
+        self.steps = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.position = min(max(self.position + (1 if action == 1 else -1), 0), self.size - 1)
+        self.steps += 1
+        terminated = self.position == self.goal  # the task is over: nothing comes after
+        truncated = self.steps >= 10 * self.size  # cut off: it could have gone on
+        reward = 1.0 if terminated else -0.01
+        return self.observe(), reward, terminated, truncated, {}
+
+    def observe(self):
+        return np.array([self.position, self.goal], np.float32) / (self.size - 1)
+'''
+
+MULTI = '''"""Several agents to start from: each walks along a corridor to a goal of its own. Replace what they see, do and get."""
+
+import numpy as np
+from gymnasium import spaces
+from pettingzoo import ParallelEnv
+
+
+class MyEnv(ParallelEnv):
+    """Action 0 goes left, 1 goes right; an agent that reaches its goal gets 1 and leaves."""
+
+    metadata = {"name": "MyEnv"}
+
+    def __init__(self, size: int = 8, agents: int = 3):
+        self.size = size
+        self.possible_agents = [f"walker_{i}" for i in range(agents)]  # everyone who can ever be there, in a fixed order
+        self.agents = []
+        # what an agent sees: arrays of exactly this shape, dtype and range; Dict and Tuple spaces work as well
+        self._observation_space = spaces.Box(0.0, 1.0, shape=(2,), dtype=np.float32)
+        self._action_space = spaces.Discrete(2)
+        self.random = np.random.default_rng()
+
+    def observation_space(self, agent):
+        return self._observation_space
+
+    def action_space(self, agent):
+        return self._action_space
+
+    def reset(self, seed=None, options=None):
+        if seed is not None:
+            self.random = np.random.default_rng(seed)  # draw all randomness from it
+        self.agents = list(self.possible_agents)
+        self.position = {agent: int(self.random.integers(self.size)) for agent in self.agents}
+        self.goal = {agent: int(self.random.integers(self.size)) for agent in self.agents}
+        self.steps = 0
+        return self.observe(), {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        self.steps += 1
+        for agent, action in actions.items():
+            self.position[agent] = min(max(self.position[agent] + (1 if action == 1 else -1), 0), self.size - 1)
+        observations, infos = self.observe(), {agent: {} for agent in self.agents}
+        terminated = {agent: self.position[agent] == self.goal[agent] for agent in self.agents}  # its task is over
+        truncated = {agent: self.steps >= 10 * self.size for agent in self.agents}  # cut off: it could have gone on
+        rewards = {agent: 1.0 if terminated[agent] else -0.01 for agent in self.agents}
+        self.agents = [agent for agent in self.agents if not terminated[agent] and not truncated[agent]]
+        return observations, rewards, terminated, truncated, infos
+
+    def observe(self):
+        places = {agent: [self.position[agent], self.goal[agent]] for agent in self.agents}
+        return {agent: np.array(place, np.float32) / (self.size - 1) for agent, place in places.items()}
+'''

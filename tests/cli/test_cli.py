@@ -1,0 +1,303 @@
+"""The commands: quick help, exit codes, what they print, and that nothing ends in a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fugu
+from fugu.cli.doctor import EXTRAS, torch_item
+from fugu.cli.main import COMMANDS, main
+from fugu.cli.options import take_env_kwargs
+
+ROOT = Path(__file__).parents[2]
+FUGU = [sys.executable, "-m", "fugu"]
+HEAVY = ("torch", "gymnasium", "numpy", "rich", "tyro")
+
+
+def test_help_answers_at_once_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from fugu.cli.main import main; rc = main(sys.argv[1:]); "
+        f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr); sys.exit(rc)"
+    )
+    for arguments in ([], ["--help"], ["--version"]):
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+        seconds = time.perf_counter() - start
+        assert done.returncode == 0 and done.stderr.strip() == "[]"
+        assert "fugu" in done.stdout
+        assert seconds < 0.5
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text and line in text for name, (_, line) in COMMANDS.items())
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"fugu {fugu.__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_every_option(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"usage: fugu {command}" in text
+    assert "(default:" in text or "(required)" in text
+    assert "--no-" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        (["chek", "CartPole-v1"], "check"),
+        (["bench", "vectr"], "vector"),
+        (["new", "enf"], "env"),
+        (["check", "CartPole-v1", "--setps", "3"], "--steps"),
+        (["check", "CartPole-v1", "--steps", "many"], "--steps"),
+        (["autotune", "CartPole-v1", "--num-env", "3"], "--num-envs"),
+        (["bench", "vector", "--bakend", "serial"], "--backend"),
+        (["bench", "vector", "--backend", "seriall"], "serial"),
+        (["list", "--jsn"], "--json"),
+        (["doctor", "--jsn"], "--json"),
+        (["new", "env", "x.py", "--mutli"], "--multi"),
+        (["check", "CartPol-v1"], "CartPole-v1"),
+        (["check", "fugu.errors:FuguEror"], "FuguError"),
+        (["bench", "vector", "--num-envs", "6", "--batch-size", "4"], "batch_size=3"),
+        (["check"], "ENV"),
+        (["bench"], "bench vector"),
+    ],
+)
+def test_a_typo_gets_a_suggestion_and_exit_code_two(
+    arguments: list[str], suggestion: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert suggestion in err and "Traceback" not in err and out == ""
+
+
+def test_list_filters_and_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "cartpole"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "gymnasium classic_control" in lines and "  CartPole-v1" in lines
+    assert all("cartpole" in line.lower() for line in lines if line.startswith("  "))
+    assert main(["list", "--json", "Acrobot"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"gymnasium classic_control": ["Acrobot-v1"]}
+    assert main(["list", "Cartpol-v1"]) == 1
+    assert "CartPole-v1" in capsys.readouterr().err
+
+
+def test_list_leaves_out_what_can_only_raise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    assert "HalfCheetah-v2" not in text  # registered, but its entry point only says that it is gone
+
+
+def test_check_of_a_sound_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "CartPole-v1", "--steps", "100"]) == 0
+    text = capsys.readouterr().out
+    assert "no findings" in text and "steps per second" in text and "Discrete(2)" in text
+
+
+BROKEN = """
+import gymnasium, numpy as np
+from gymnasium import spaces
+
+class Env(gymnasium.Env):
+    observation_space = spaces.Dict(map=spaces.Box(0, 255, (11, 11), np.uint8))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, fill=0.0):
+        print("an environment that talks")
+        self.fill = fill
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return {"map": np.full((11, 11), self.fill)}, {}
+
+    def step(self, action):
+        return {"map": np.full((11, 11), self.fill)}, 0.0, False, False, {}
+"""
+
+
+def test_check_prints_findings_with_fixes_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "broken_env.py").write_text(BROKEN)
+    name = f"{tmp_path}/broken_env.py:Env"
+    assert main(["check", name, "--steps", "20"]) == 1
+    text = capsys.readouterr().out
+    assert "obs/map: space says uint8 (11, 11), reset() returned float64 (11, 11)" in text
+    assert "fix: return obs.astype(np.uint8)" in text and "talks" not in text
+    assert main(["check", name, "--steps", "20", "--json", "--env.fill", "300"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is False and report["facts"]["steps"] == 20
+    assert {"severity", "where", "problem", "fix"} == set(report["findings"][0])
+    assert any("int64" in finding["problem"] for finding in report["findings"])
+
+
+def test_constructor_arguments_are_taken_from_the_command_line() -> None:
+    rest, kwargs = take_env_kwargs(
+        [
+            "E",
+            "--env.size",
+            "16",
+            "--steps",
+            "3",
+            "--env.name=a b",
+            "--env.low",
+            "-1.5",
+            "--env.fast",
+            "--env.grid-size",
+            "[1, 2]",
+        ]
+    )
+    assert rest == ["E", "--steps", "3"]
+    assert kwargs == {"size": 16, "name": "a b", "low": -1.5, "fast": True, "grid_size": [1, 2]}
+    assert take_env_kwargs(["--env.on", "false"])[1] == {"on": False}
+
+
+@pytest.mark.parametrize("multi", [False, True])
+def test_a_new_environment_is_sound(multi: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if multi:
+        pytest.importorskip("pettingzoo")
+    path = tmp_path / "sub" / ("my_team.py" if multi else "my_env.py")
+    assert main(["new", "env", str(path), *(["--multi"] if multi else [])]) == 0
+    name = "MyTeam" if multi else "MyEnv"
+    assert f"fugu check {path}:{name}" in capsys.readouterr().out
+    assert len(path.read_text().splitlines()) < (60 if multi else 40)
+    report = fugu.check_env(f"{path}:{name}")
+    assert report.findings == [], str(report)
+    assert main(["check", f"{path}:{name}", "--steps", "50"]) == 0
+
+
+def test_new_environment_takes_a_name_and_never_overwrites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.py"
+    assert main(["new", "env", str(path), "--name", "Maze"]) == 0
+    assert "class Maze(" in path.read_text()
+    path.write_text("mine")
+    assert main(["new", "env", str(path)]) == 1
+    assert path.read_text() == "mine" and "left alone" in capsys.readouterr().err
+    assert main(["new", "env", str(tmp_path / "b")]) == 2
+    assert main(["new", "env", str(tmp_path / "b.py"), "--name", "not a name"]) == 2
+    assert not (tmp_path / "b.py").exists()
+
+
+def test_autotune_prints_the_line_to_use(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["autotune", "CartPole-v1", "--num-envs", "1", "--seconds", "0.02"]) == 0
+    text = capsys.readouterr().out
+    assert "fugu.vector.make('CartPole-v1', 1, backend='serial')" in text
+    assert "fugu bench vector CartPole-v1 --num-envs 1 --backend serial" in text
+    assert main(["autotune", "CartPole-v1", "--num-envs", "1", "--seconds", "0.02", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["best"] == {"num_envs": 1, "backend": "serial"}
+
+
+def test_bench_measures_the_setting_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "vector", "--num-envs", "2", "--seconds", "0.02", "--json"]
+    assert main([*arguments, "--backend", "process", "--num-workers", "2"]) == 0
+    trials = json.loads(capsys.readouterr().out)["trials"]
+    assert [trial["name"] for trial in trials] == ["serial", "process num_workers=2"]
+    assert all(trial["steps_per_second"] > 0 and trial["error"] is None for trial in trials)
+
+
+def test_bench_can_measure_gymnasium_beside(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "vector", "--num-envs", "2", "--seconds", "0.02", "--json", "--backend", "serial", "--peers"]
+    assert main(arguments) == 0
+    trials = {trial["name"]: trial for trial in json.loads(capsys.readouterr().out)["trials"]}
+    assert trials["Gymnasium SyncVectorEnv"]["steps_per_second"] > 0, trials
+    assert trials["Gymnasium AsyncVectorEnv"]["steps_per_second"] > 0, trials
+
+
+def test_doctor_finds_this_machine_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    items = {item["name"]: item for item in report["items"]}
+    assert report["ok"] and {"Python", "torch", "cores", "shared memory", "process backend"} <= set(items)
+    assert items["process backend"]["status"] == "ok" and items["fugu"]["found"].startswith(fugu.__version__)
+
+
+def test_doctor_fails_when_something_needed_is_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_memory(name: str) -> int:
+        raise PermissionError("sealed off")
+
+    monkeypatch.setattr("fugu.vector.launch.anonymous_file", no_memory)
+    assert main(["doctor"]) == 1
+    text = capsys.readouterr().out
+    assert "broken" in text and "sealed off" in text and "cores" in text
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "driver", "gpus", "status", "part"),
+    [
+        ("2.13.0+cpu", None, False, [], "ok", "no GPU (fine)"),
+        ("2.13.0+cu130", "13.0", True, ["H200"], "ok", "H200"),
+        ("2.13.0+cpu", None, True, [], "warning", "has an NVIDIA driver"),
+        ("2.13.0", "13.0", True, [], "warning", "no GPU that torch can use"),
+        ("2.7.1", None, False, [], "warning", "tested are 2.8"),
+        ("2.14.0a0+git1234", None, False, [], "warning", "2.14"),
+    ],
+)
+def test_doctor_judges_torch(version: str, cuda: Any, driver: bool, gpus: list[str], status: str, part: str) -> None:
+    item = torch_item(version, cuda, driver, gpus)
+    assert item.status == status and part in item.found
+    assert bool(item.fix) == (status == "warning")
+
+
+def test_doctor_and_pyproject_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(EXTRAS) <= set(project["optional-dependencies"])
+    assert "torch>=2.8,<2.14" in project["dependencies"]
+
+
+def test_errors_are_one_message_and_a_traceback_only_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "NoSuch-v0"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+    assert main(["check", "NoSuch-v0", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([*FUGU, "list"], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert done.stderr == "" and done.returncode == 141
+
+
+def test_closed_output_is_no_traceback() -> None:
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *FUGU, "doctor", "--help"], stderr=subprocess.PIPE, text=True)
+    assert "Traceback" not in done.stderr and done.returncode == 0
+
+
+def test_ctrl_c_is_one_line_and_exit_code_130(tmp_path: Path) -> None:
+    slow = "import time\nclass Env:\n    def __init__(self):\n        print('here', flush=True); time.sleep(60)\n"
+    (tmp_path / "slow.py").write_text(slow)
+    process = subprocess.Popen(
+        [*FUGU, "check", "slow.py:Env"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline() == "here\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 130 and err.strip() == "interrupted"
+
+
+def test_modules_in_the_current_folder_are_found(tmp_path: Path) -> None:
+    assert main(["new", "env", str(tmp_path / "corridor_here.py")]) == 0
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; sys.path = sys.path[1:]; from fugu.cli.main import main; sys.exit(main(sys.argv[1:]))",
+    ]
+    done = subprocess.run(
+        [*command, "check", "corridor_here:CorridorHere", "--steps", "20"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
