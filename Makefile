@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 SOURCES := $(wildcard native/*) CMakeLists.txt pyproject.toml constraints.txt
 
-.PHONY: train test test-slow test-extras test-nethack test-gpu lint bench clean
+.PHONY: wheels train test test-slow test-extras test-nethack test-gpu lint bench clean
 
 train: $(VENV)/.core  ## until there is a trainer: how fast are environments vectorized here?
 	$(BIN)/fugu bench vector CartPole-v1
@@ -63,3 +63,10 @@ $(VENV)/.extras: $(VENV)/.test
 	.venv-nethack/bin/pip install --quiet "nle>=1.3" minihack "setuptools<81" psutil cloudpickle pytest pytest-timeout
 	.venv-nethack/bin/pip install --quiet --no-deps --editable .
 	touch $@
+
+WHEEL_PYTHON ?= 3.12
+wheels: $(BIN)/python  ## what tools/offline.sh needs on a machine without a network
+	$(PIP) download --quiet --dest wheels --only-binary=:all: --python-version $(WHEEL_PYTHON) --implementation cp \
+	  --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 --platform any \
+	  gymnasium cloudpickle psutil tyro rich pytest pytest-timeout hypothesis scikit-build-core nanobind ninja cmake
+	rm -f wheels/numpy-*

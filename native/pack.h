@@ -2,7 +2,8 @@
 //
 // A Plan is the tree of a space's Dict, Tuple, array and text nodes with byte offsets. pack() walks a Python value along
 // it and copies each leaf into the row. Anything unexpected (another type, dtype, shape, key, a NaN) returns false: the
-// caller then runs the reference, which accepts it slowly or raises the error a person can read.
+// caller then runs the reference, which accepts it slowly or raises the error a person can read. So a false answer is
+// always safe, and a true one is only given where the reference would write the same bytes. No Python error is left set.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,9 +12,11 @@
 #include <numpy/arrayobject.h>
 #include <numpy/arrayscalars.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -40,11 +43,16 @@ struct Node {
   std::vector<Node> children;    // dict, tuple
 
   size_t offset = 0, itemsize = 0, nbytes = 0, count = 0;  // array, text
-  int type_num = 0;
-  bool is_integer = false, finite = false;
+  int type_num = 0;                                        // array
+  PyTypeObject* scalar_type = nullptr;                     // numpy's own, never freed
+  bool is_integer = false;
+  bool any_integer = false;  // whatever its dtype: a Discrete
+  bool finite = false;       // check it
+  bool ranged = false;       // check it
   std::vector<npy_intp> shape;
-  std::vector<int64_t> low, high;  // inclusive range per element; empty: no check
-  std::unordered_map<uint32_t, uint32_t> codes;
+  std::string low, high;  // inclusive range, one item of the leaf's type per element
+
+  std::unordered_map<uint32_t, uint32_t> codes;  // text
 
   explicit Node(nb::handle plan) {
     nb::tuple parts = nb::cast<nb::tuple>(plan);
@@ -68,21 +76,51 @@ struct Node {
       kind = kArray;
       offset = nb::cast<size_t>(parts[1]);
       type_num = nb::cast<int>(parts[2]);
-      itemsize = nb::cast<size_t>(parts[3]);
+      itemsize = item_size(type_num, &scalar_type);
+      shape = dims(parts[3]);
       count = 1;
-      for (nb::handle dim : nb::cast<nb::tuple>(parts[4])) {
-        shape.push_back(nb::cast<npy_intp>(dim));
-        count *= static_cast<size_t>(shape.back());
-      }
+      for (npy_intp dim : shape) count *= static_cast<size_t>(dim);
       nbytes = itemsize * count;
-      finite = nb::cast<bool>(parts[5]);
+      finite = nb::cast<bool>(parts[4]);
       is_integer = PyTypeNum_ISINTEGER(type_num);
-      if (!parts[6].is_none()) {
+      any_integer = nb::cast<bool>(parts[5]);
+      ranged = !parts[6].is_none();
+      if (ranged) {
         nb::tuple range = nb::cast<nb::tuple>(parts[6]);
-        low = int64s(range[0]);
-        high = int64s(range[1]);
+        low = raw(range[0]);
+        high = raw(range[1]);
+        if (low.size() != nbytes || high.size() != nbytes) throw nb::value_error("plan: one range per element");
       }
     }
+  }
+
+  // Where the last byte that pack() may write lies.
+  size_t end() const {
+    size_t last = offset + nbytes;
+    for (const Node& child : children) last = std::max(last, child.end());
+    return last;
+  }
+
+  static std::vector<npy_intp> dims(nb::handle shape) {
+    std::vector<npy_intp> out;
+    for (nb::handle dim : nb::cast<nb::tuple>(shape)) out.push_back(nb::cast<npy_intp>(dim));
+    return out;
+  }
+
+  static bool same_shape(PyArrayObject* array, const std::vector<npy_intp>& shape) {
+    if (static_cast<size_t>(PyArray_NDIM(array)) != shape.size()) return false;
+    for (size_t d = 0; d < shape.size(); ++d)
+      if (PyArray_DIM(array, static_cast<int>(d)) != shape[d]) return false;
+    return true;
+  }
+
+  static size_t item_size(int type_num, PyTypeObject** scalar_type = nullptr) {
+    PyArray_Descr* descr = PyArray_DescrFromType(type_num);
+    if (descr == nullptr) throw nb::python_error();
+    if (scalar_type != nullptr) *scalar_type = descr->typeobj;
+    const auto size = static_cast<size_t>(PyDataType_ELSIZE(descr));
+    Py_DECREF(descr);
+    return size;
   }
 
   bool pack(PyObject* value, char* row) const {
@@ -95,34 +133,38 @@ struct Node {
   }
 
  private:
-  static std::vector<int64_t> int64s(nb::handle array) {
-    auto* a = reinterpret_cast<PyArrayObject*>(array.ptr());
-    auto* data = static_cast<const int64_t*>(PyArray_DATA(a));
-    return {data, data + PyArray_SIZE(a)};
+  static std::string raw(nb::handle object) {
+    nb::bytes bytes = nb::cast<nb::bytes>(object);
+    return {bytes.c_str(), bytes.size()};
   }
 
+  // Only types whose lookup is dict's own: a subclass may compute its items.
   bool pack_dict(PyObject* value, char* row) const {
-    if (!PyDict_Check(value) || PyDict_Size(value) != static_cast<Py_ssize_t>(keys.size())) return false;
+    if (!PyDict_CheckExact(value) && !PyODict_CheckExact(value)) return false;
+    if (PyDict_GET_SIZE(value) != static_cast<Py_ssize_t>(keys.size())) return false;
     for (size_t i = 0; i < keys.size(); ++i) {
       PyObject* part = PyDict_GetItemWithError(value, keys[i].ptr());
       if (part == nullptr) {
         PyErr_Clear();
         return false;
       }
-      if (!children[i].pack(part, row)) return false;
+      Py_INCREF(part);  // a key's __eq__ or a number's __index__ may run Python code that empties the dict
+      const bool packed = children[i].pack(part, row);
+      Py_DECREF(part);
+      if (!packed) return false;
     }
     return true;
   }
 
   bool pack_tuple(PyObject* value, char* row) const {
-    if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != static_cast<Py_ssize_t>(children.size())) return false;
+    if (!PyTuple_CheckExact(value) || PyTuple_GET_SIZE(value) != static_cast<Py_ssize_t>(children.size())) return false;
     for (size_t i = 0; i < children.size(); ++i)
       if (!children[i].pack(PyTuple_GET_ITEM(value, static_cast<Py_ssize_t>(i)), row)) return false;
     return true;
   }
 
   bool pack_text(PyObject* value, char* row) const {
-    if (!PyUnicode_Check(value)) return false;
+    if (!PyUnicode_CheckExact(value)) return false;
     const Py_ssize_t length = PyUnicode_GET_LENGTH(value);
     if (static_cast<size_t>(length) > count) return false;
     const int width = PyUnicode_KIND(value);
@@ -142,15 +184,16 @@ struct Node {
     if (PyArray_Check(value)) {
       auto* array = reinterpret_cast<PyArrayObject*>(value);
       if (PyArray_TYPE(array) != type_num || !PyArray_ISNOTSWAPPED(array)) return false;
-      if (static_cast<size_t>(PyArray_NDIM(array)) != shape.size()) return false;
-      for (size_t d = 0; d < shape.size(); ++d)
-        if (PyArray_DIM(array, static_cast<int>(d)) != shape[d]) return false;
-      if (!PyArray_IS_C_CONTIGUOUS(array)) return false;
-      std::memcpy(out, PyArray_DATA(array), nbytes);
+      if (!same_shape(array, shape) || !PyArray_IS_C_CONTIGUOUS(array)) return false;
+      std::memmove(out, PyArray_DATA(array), nbytes);  // the env may hold a view of this very row
     } else if (!shape.empty()) {
       return false;
-    } else if (is_integer && (PyLong_Check(value) || (!low.empty() && PyArray_IsScalar(value, Integer)))) {
+    } else if (is_integer && PyLong_Check(value)) {
       if (!store_integer(value, out)) return false;
+    } else if (Py_TYPE(value) == scalar_type) {
+      PyArray_ScalarAsCtype(value, out);
+    } else if (any_integer && PyArray_IsScalar(value, Integer)) {
+      if (!store_other_integer(value, out)) return false;
     } else if (type_num == NPY_FLOAT && PyFloat_CheckExact(value)) {
       const float number = static_cast<float>(PyFloat_AS_DOUBLE(value));
       std::memcpy(out, &number, sizeof number);
@@ -160,26 +203,24 @@ struct Node {
     } else {
       return false;
     }
-    return (low.empty() || in_range(out)) && (!finite || is_finite(out));
+    return (!ranged || in_range(out)) && (!finite || is_finite(out));
+  }
+
+  bool store_other_integer(PyObject* value, char* out) const {
+    PyObject* index = PyNumber_Index(value);
+    if (index == nullptr) {
+      PyErr_Clear();
+      return false;
+    }
+    const bool stored = store_integer(index, out);
+    Py_DECREF(index);
+    return stored;
   }
 
   bool store_integer(PyObject* value, char* out) const {
-    int64_t number;
-    if (PyLong_Check(value)) {
-      int overflow = 0;
-      number = PyLong_AsLongLongAndOverflow(value, &overflow);
-      if (overflow != 0) return false;
-    } else {
-      PyObject* index = PyNumber_Index(value);
-      if (index == nullptr) {
-        PyErr_Clear();
-        return false;
-      }
-      int overflow = 0;
-      number = PyLong_AsLongLongAndOverflow(index, &overflow);
-      Py_DECREF(index);
-      if (overflow != 0) return false;
-    }
+    int overflow = 0;
+    const int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (overflow != 0) return false;
     switch (type_num) {  // a value that does not survive the narrowing is left to the reference to explain
       case NPY_BYTE: return store<int8_t>(number, out);
       case NPY_UBYTE: return store<uint8_t>(number, out);
@@ -188,9 +229,9 @@ struct Node {
       case NPY_INT: return store<int32_t>(number, out);
       case NPY_UINT: return store<uint32_t>(number, out);
       default:
-        if (PyTypeNum_ISUNSIGNED(type_num) && number < 0) return false;
+        if (itemsize != sizeof number || (PyTypeNum_ISUNSIGNED(type_num) && number < 0)) return false;
         std::memcpy(out, &number, sizeof number);
-        return itemsize == sizeof number;
+        return true;
     }
   }
 
@@ -203,11 +244,12 @@ struct Node {
 
   template <typename T>
   bool in_range_as(const char* data) const {
-    for (size_t i = 0; i < count; ++i) {
-      T item;
-      std::memcpy(&item, data + i * sizeof(T), sizeof(T));
-      const auto number = static_cast<int64_t>(item);
-      if (number < low[i] || number > high[i]) return false;
+    for (size_t i = 0; i < nbytes; i += sizeof(T)) {
+      T item, least, most;
+      std::memcpy(&item, data + i, sizeof(T));
+      std::memcpy(&least, low.data() + i, sizeof(T));
+      std::memcpy(&most, high.data() + i, sizeof(T));
+      if (item < least || item > most) return false;
     }
     return true;
   }
@@ -220,7 +262,9 @@ struct Node {
       case NPY_USHORT: return in_range_as<uint16_t>(data);
       case NPY_INT: return in_range_as<int32_t>(data);
       case NPY_UINT: return in_range_as<uint32_t>(data);
-      default: return itemsize == 8 && !PyTypeNum_ISUNSIGNED(type_num) && in_range_as<int64_t>(data);
+      default:
+        if (itemsize != sizeof(int64_t)) return false;
+        return PyTypeNum_ISUNSIGNED(type_num) ? in_range_as<uint64_t>(data) : in_range_as<int64_t>(data);
     }
   }
 
@@ -234,14 +278,29 @@ struct Node {
 };
 
 struct Plan {
+  int type_num;  // of a row
+  std::vector<npy_intp> shape;
   Node root;
-  explicit Plan(nb::handle plan) : root(plan) {}
+
+  explicit Plan(nb::handle plan) : Plan(nb::cast<nb::tuple>(plan)) {}
 
   bool pack(nb::handle value, nb::handle row) const {
+    return fits(row) && root.pack(value.ptr(), static_cast<char*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(row.ptr()))));
+  }
+
+  // Whether `row` is memory for one row; nothing is written to anything else.
+  bool fits(nb::handle row) const {
     if (!PyArray_Check(row.ptr())) return false;
     auto* array = reinterpret_cast<PyArrayObject*>(row.ptr());
-    if (!PyArray_IS_C_CONTIGUOUS(array) || !PyArray_ISWRITEABLE(array)) return false;
-    return root.pack(value.ptr(), static_cast<char*>(PyArray_DATA(array)));
+    return PyArray_TYPE(array) == type_num && PyArray_ISNOTSWAPPED(array) && Node::same_shape(array, shape) &&
+           PyArray_IS_C_CONTIGUOUS(array) && PyArray_ISWRITEABLE(array);
+  }
+
+ private:
+  explicit Plan(const nb::tuple& parts) : type_num(nb::cast<int>(parts[1])), shape(Node::dims(parts[2])), root(parts[3]) {
+    size_t nbytes = Node::item_size(type_num);
+    for (npy_intp dim : shape) nbytes *= static_cast<size_t>(dim);
+    if (root.end() > nbytes) throw nb::value_error("plan: a leaf lies outside the row");
   }
 };
 
@@ -259,8 +318,9 @@ struct RowWriter {
             nb::object first_, nb::object mask_)
       : plan_owner(plan_), obs(obs_), reward(reward_), terminated(terminated_), truncated(truncated_), first(first_),
         mask(mask_) {
-    plan = nb::inst_ptr<Plan>(plan_owner);
-    obs_at = static_cast<char*>(data(obs, -1));
+    plan = &nb::cast<const Plan&>(plan_owner);
+    if (!plan->fits(obs)) throw nb::type_error("RowWriter: obs must be one row of the plan, contiguous and writable");
+    obs_at = static_cast<char*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(obs.ptr())));
     reward_at = static_cast<float*>(data(reward, NPY_FLOAT));
     terminated_at = static_cast<bool*>(data(terminated, NPY_BOOL));
     truncated_at = static_cast<bool*>(data(truncated, NPY_BOOL));
@@ -300,12 +360,10 @@ struct RowWriter {
 
  private:
   static void* data(const nb::object& object, int type_num) {
-    if (!PyArray_Check(object.ptr())) throw nb::type_error("RowWriter takes numpy arrays");
     auto* array = reinterpret_cast<PyArrayObject*>(object.ptr());
-    if (!PyArray_IS_C_CONTIGUOUS(array) || !PyArray_ISWRITEABLE(array))
-      throw nb::value_error("RowWriter needs contiguous, writable arrays");
-    if (type_num >= 0 && (PyArray_TYPE(array) != type_num || PyArray_SIZE(array) < 1))
-      throw nb::type_error("RowWriter: reward must be float32 and the flags bool, one element each");
+    if (!PyArray_Check(object.ptr()) || PyArray_TYPE(array) != type_num || PyArray_SIZE(array) < 1 ||
+        !PyArray_ISCARRAY(array))
+      throw nb::type_error("RowWriter: reward must be float32 and the flags bool; one element each, aligned and writable");
     return PyArray_DATA(array);
   }
 
@@ -313,8 +371,7 @@ struct RowWriter {
     double number;
     if (PyFloat_Check(value)) {
       number = PyFloat_AS_DOUBLE(value);
-    } else if (PyLong_Check(value) || PyArray_IsScalar(value, Number) ||
-               (PyArray_Check(value) && PyArray_NDIM(reinterpret_cast<PyArrayObject*>(value)) == 0)) {
+    } else if (PyLong_Check(value) || is_real(value)) {
       number = PyFloat_AsDouble(value);
       if (number == -1.0 && PyErr_Occurred()) {
         PyErr_Clear();
@@ -325,6 +382,15 @@ struct RowWriter {
     }
     out = static_cast<float>(number);
     return std::isfinite(out);
+  }
+
+  // A numpy integer or float, as a scalar or an array without axes. (numpy counts time spans among the integers.)
+  static bool is_real(PyObject* value) {
+    if (PyArray_Check(value)) {
+      auto* array = reinterpret_cast<PyArrayObject*>(value);
+      return PyArray_NDIM(array) == 0 && (PyArray_ISINTEGER(array) || PyArray_ISFLOAT(array));
+    }
+    return PyArray_IsScalar(value, Floating) || (PyArray_IsScalar(value, Integer) && !PyArray_IsScalar(value, Timedelta));
   }
 
   static bool flag(PyObject* value, bool& out) {

@@ -86,7 +86,7 @@ def test_env_that_takes_its_process_down_is_reported(fault, signum, code, phase)
 @pytest.mark.parametrize("phase", ["make", "reset", "step"])
 def test_exception_in_env_keeps_type_text_place_and_traceback(backend, bad, phase):
     with pytest.raises(EnvError) as caught:
-        with fugu.vector.make(one_bad(8, bad, "raise", phase=phase), backend=backend, seed=7) as vec:
+        with fugu.vector.make(one_bad(8, bad, "raise", phase=phase), backend=backend, num_workers=2, seed=7) as vec:
             vec.reset()
             for _ in range(5):
                 vec.step(ACTIONS)

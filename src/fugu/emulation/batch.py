@@ -85,7 +85,7 @@ class ActionBatch:
 
 def _arrays_only(node: Node) -> bool:
     """Whether a batch of the space is arrays alone."""
-    if node.codes or isinstance(node.space, gs.OneOf | gs.Sequence):
+    if node.codes is not None or isinstance(node.space, gs.OneOf | gs.Sequence):
         return False
     return all(map(_arrays_only, node.children))
 

@@ -143,7 +143,9 @@ class EnvSpec:
 
     def fits(self, other: EnvSpec) -> bool:
         """Whether envs of both kinds can share one batch."""
-        return self.observation_space == other.observation_space and self.action_space == other.action_space
+        mine, theirs = (self.observation_space, self.action_space), (other.observation_space, other.action_space)
+        # Layouts as well: Gymnasium's Sequence knows nothing of the maximum declared with fugu.spaces.bound
+        return all(a is b or (a == b and Layout(a) == Layout(b)) for a, b in zip(mine, theirs, strict=True))
 
 
 def spec_of(env: Env) -> EnvSpec:

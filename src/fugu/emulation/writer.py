@@ -75,7 +75,7 @@ def number(reward: Any) -> float:
         raise SpaceError(f"reward: expected a number, got an array {reward.dtype}{list(reward.shape)}; return float(reward)")
     try:
         value = math.nan if isinstance(reward, str | bytes) else float(reward)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise SpaceError(f"reward: expected a number, got {type(reward).__name__} {reward!r:.60}") from None
     if not math.isfinite(np.float32(value)):
         raise SpaceError(f"reward: {reward!r} is not finite in float32; a reward must be a finite number")

@@ -11,24 +11,31 @@ A row stores values as they are (a ``Discrete(3, start=5)`` stores 5, 6 or 7). H
     Dict, Tuple                        the leaves of their parts, in the space's own order
     OneOf                              ``choice`` and the leaves of every option; options not chosen are zero
     Sequence (with ``bound``)          ``length`` and the leaves of the part with a leading axis of the maximum; unused are zero
+    MiniGrid's MissionSpace            as Text, with the characters and the longest of its missions
 
 With one leaf the row has that leaf's dtype and shape; with several of one dtype it is a vector of it; otherwise bytes.
+Everything is stored in the machine's own byte order, whatever order a space was declared with.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import string
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces as gs
 
 from fugu.errors import SpaceError
 
-Path = tuple[str | int, ...]
+Path = tuple[Any, ...]
+"""keys (of any type) and indices from the root"""
+
+OPEN_TEXT_LENGTH = 512
+"""characters kept of a mission that its space does not describe (BabyAI's longest has about 310)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,29 @@ class Leaf:
     def nbytes(self) -> int:
         return self.dtype.itemsize * math.prod(self.shape)
 
+    def choice_range(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Lowest and highest value of each element, of the leaf's dtype, where values are choices; None where they are not."""
+        space = self.space
+        if isinstance(space, gs.MultiBinary):
+            return np.zeros(space.shape, self.dtype), np.ones(space.shape, self.dtype)
+        if not isinstance(space, gs.Discrete | gs.MultiDiscrete):
+            return None
+        start = np.asarray(space.start)
+        count = np.asarray(space.n if isinstance(space, gs.Discrete) else space.nvec)
+        # in Python's whole numbers, because start + count may lie beyond the dtype; what does is no choice then
+        most = int(np.iinfo(self.dtype).max)
+        highest = [min(int(low) + int(n) - 1, most) for low, n in zip(start.flat, count.flat, strict=True)]
+        return start.astype(self.dtype), np.array(highest, self.dtype).reshape(start.shape)
+
+
+class Span(NamedTuple):
+    """The items of a row that hold one leaf. Free of numpy so that ``torch.compile`` can see through it."""
+
+    start: int
+    length: int
+    dtype: str
+    shape: tuple[int, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -66,8 +96,10 @@ class Node:
     children: tuple[Node, ...] = ()
     maximum: int = 0
     """of a Sequence: the declared maximum length"""
-    codes: dict[str, int] = field(default_factory=dict)
-    """of a text: character -> code, from 1"""
+    characters: tuple[str, ...] = ()
+    """of a text: the k-th of them has code k, from 1"""
+    codes: dict[str, int] | None = None
+    """of a text: character -> code; None of everything else"""
 
 
 class Layout:
@@ -79,7 +111,7 @@ class Layout:
     def __init__(self, space: gs.Space) -> None:
         self.space = convert(space)
         leaves: list[Leaf] = []
-        self.root = _build(self.space, (), leaves, lead=())
+        self.root = _build(self.space, (), "space", leaves, lead=())
         offset = 0
         placed = []
         for leaf in leaves:
@@ -94,13 +126,21 @@ class Layout:
         """the row is the one leaf, with its own shape"""
         self.dtype: np.dtype = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.uint8)
         self.row_shape: tuple[int, ...] = placed[0].shape if self.single else (self.nbytes // self.dtype.itemsize,)
+        self.dtype_name: str = self.dtype.name
+        item = self.dtype.itemsize
+        self.alignment: int = widest // item
+        """in items of the row: a row may start at any multiple of it"""
+        self.spans: tuple[Span, ...] = tuple(
+            Span(leaf.offset // item, leaf.nbytes // item, leaf.dtype.name, leaf.shape) for leaf in placed
+        )
+        """per leaf, where it lies in a row counted in items of the row; plain numbers and strings"""
 
     def zeros(self, *batch: int) -> np.ndarray:
         """A zeroed batch of rows, ``[*batch, *row_shape]``."""
         return np.zeros((*batch, *self.row_shape), self.dtype)
 
     def flat(self, rows: np.ndarray) -> np.ndarray:
-        """Rows as bytes, ``[..., nbytes]``; a view."""
+        """Rows as bytes, ``[*batch, nbytes]``; a view."""
         batch = rows.shape[: rows.ndim - len(self.row_shape)]
         if not rows.flags.c_contiguous:
             raise SpaceError(f"rows must be contiguous to be seen as bytes; got strides {rows.strides}")
@@ -109,19 +149,21 @@ class Layout:
         return rows.reshape(-1).view(np.uint8).reshape(*batch, self.nbytes)
 
     def leaf_views(self, rows: np.ndarray) -> list[np.ndarray]:
-        """One view ``[..., *leaf.shape]`` per leaf into a batch of rows (or a single row)."""
+        """One view ``[*batch, *leaf.shape]`` per leaf into rows ``[*batch, *row_shape]``."""
+        batch = rows.shape[: rows.ndim - len(self.row_shape)]
+        if rows.dtype != self.dtype or rows.shape != batch + self.row_shape:
+            raise SpaceError(f"expected {self.describe_rows()}, got {rows.dtype}{list(rows.shape)}")
         if self.single:
             return [rows]
-        flat = self.flat(rows)
-        out = []
-        for leaf in self.leaves:
-            part = flat[..., leaf.offset : leaf.offset + leaf.nbytes]
-            if leaf.nbytes == 0:
-                out.append(np.zeros((*flat.shape[:-1], *leaf.shape), leaf.dtype))
-                continue
-            strides = (*flat.strides[:-1], *np.zeros(leaf.shape, leaf.dtype).strides)
-            out.append(np.ndarray((*flat.shape[:-1], *leaf.shape), leaf.dtype, part, 0, strides))
-        return out
+        if rows.size and rows.strides[-1] != rows.itemsize:
+            raise SpaceError(f"each row must be contiguous, got strides {rows.strides} bytes; copy them first: rows.copy()")
+        views = []
+        for leaf, span in zip(self.leaves, self.spans, strict=True):
+            part = rows[..., span.start : span.start + span.length]
+            if leaf.dtype != rows.dtype:
+                part = part.view(leaf.dtype)
+            views.append(part.reshape(batch + leaf.shape))  # splits the last axis: never a copy
+        return views
 
     def views(self, rows: np.ndarray) -> Any:
         """The batch as the space's own structure (dicts and tuples of arrays); every array is a view."""
@@ -133,6 +175,10 @@ class Layout:
         A OneOf becomes ``{"choice": ..., "options": (...)}``, a Sequence ``{"length": ..., "items": ...}``.
         """
         return _assemble(self.root, leaves)
+
+    def describe_rows(self) -> str:
+        """``rows uint8[..., 24]``, for messages."""
+        return f"rows {self.dtype}[{', '.join(['...', *map(str, self.row_shape)])}]"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Layout) and self.space == other.space and self.leaves == other.leaves
@@ -150,8 +196,8 @@ def bound(space: gs.Sequence, max_length: int) -> gs.Sequence:
     """Declare the maximum length of a Sequence space, which Gymnasium leaves open. Returns the same space."""
     if not isinstance(space, gs.Sequence):
         raise SpaceError(f"bound() takes a Sequence space, got {type(space).__name__}")
-    if max_length < 1:
-        raise SpaceError(f"max_length={max_length} must be at least 1")
+    if not isinstance(max_length, int | np.integer) or max_length < 1:
+        raise SpaceError(f"max_length={max_length!r} must be a whole number of at least 1")
     space.fugu_max_length = int(max_length)  # type: ignore[attr-defined]
     return space
 
@@ -181,39 +227,41 @@ def path_name(path: Path) -> str:
     return "/".join(str(part) for part in path)
 
 
-def _build(space: gs.Space, path: Path, leaves: list[Leaf], lead: tuple[int, ...]) -> Node:
-    """Append the leaves of ``space`` in order and return its node; ``lead`` are the maxima of enclosing Sequences."""
+def _build(space: gs.Space, path: Path, code: str, leaves: list[Leaf], lead: tuple[int, ...]) -> Node:
+    """Append the leaves of ``space`` in order and return its node.
+
+    ``code`` is how a person reaches this space from the root (``space['a'][0]``), ``lead`` the maxima of enclosing Sequences.
+    """
 
     def leaf(dtype: Any, shape: Sequence[int], at: Path, of: gs.Space) -> int:
-        leaves.append(Leaf(at, np.dtype(dtype), (*lead, *map(int, shape)), 0, of, len(lead)))
+        native = np.dtype(np.dtype(dtype).name)  # the machine's byte order, and one of several names for the same integer
+        leaves.append(Leaf(at, native, (*lead, *map(int, shape)), 0, of, len(lead)))
         return len(leaves) - 1
 
-    if isinstance(space, gs.Box | gs.MultiDiscrete | gs.MultiBinary):
+    def parts(subspaces: Iterable[tuple[Any, gs.Space]]) -> tuple[Node, ...]:
+        return tuple(_build(sub, (*path, key), f"{code}[{key!r}]", leaves, lead) for key, sub in subspaces)
+
+    if isinstance(space, gs.Box | gs.MultiDiscrete | gs.MultiBinary | gs.Discrete):
         _check_dtype(space, path)
         return Node(space, path, leaf(space.dtype, space.shape or (), path, space))
-    if isinstance(space, gs.Discrete):
-        return Node(space, path, leaf(space.dtype, (), path, space))
     if isinstance(space, gs.Text):
-        return _text(space, path, sorted(space.character_set), int(space.max_length), leaf)
+        return _text(space, path, space.character_set, int(space.max_length), leaf)
     if isinstance(space, gs.Dict):
-        parts = tuple(_build(sub, (*path, key), leaves, lead) for key, sub in space.spaces.items())
-        return Node(space, path, keys=tuple(space.spaces), children=parts)
+        return Node(space, path, keys=tuple(space.spaces), children=parts(space.spaces.items()))
     if isinstance(space, gs.Tuple):
-        parts = tuple(_build(sub, (*path, i), leaves, lead) for i, sub in enumerate(space.spaces))
-        return Node(space, path, keys=tuple(range(len(parts))), children=parts)
+        return Node(space, path, keys=tuple(range(len(space.spaces))), children=parts(enumerate(space.spaces)))
     if isinstance(space, gs.OneOf):
         choice = leaf(np.int64, (), (*path, "choice"), gs.Discrete(len(space.spaces)))
-        parts = tuple(_build(sub, (*path, i), leaves, lead) for i, sub in enumerate(space.spaces))
-        return Node(space, path, choice, keys=tuple(range(len(parts))), children=parts)
+        return Node(space, path, choice, keys=tuple(range(len(space.spaces))), children=parts(enumerate(space.spaces)))
     if isinstance(space, gs.Sequence):
         maximum = getattr(space, "fugu_max_length", None)
         if maximum is None:
             raise SpaceError(
                 f"{_at(path)}: a Sequence has no maximum length, but a row has a fixed size. Declare one: "
-                f"fugu.spaces.bound(space{_subscript(path)}, max_length=32)"
+                f"fugu.spaces.bound({code}, max_length=32)"
             )
         length = leaf(np.int64, (), (*path, "length"), gs.Discrete(maximum + 1))
-        part = _build(space.feature_space, (*path, "items"), leaves, (*lead, maximum))
+        part = _build(space.feature_space, (*path, "items"), f"{code}.feature_space", leaves, (*lead, maximum))
         return Node(space, path, length, children=(part,), maximum=maximum)
     if isinstance(space, gs.Graph):
         raise SpaceError(
@@ -222,28 +270,42 @@ def _build(space: gs.Space, path: Path, leaves: list[Leaf], lead: tuple[int, ...
             "dtype=np.int64), num_nodes=Discrete(max_nodes + 1), num_edges=Discrete(max_edges + 1))"
         )
     if hasattr(space, "mission_func") and hasattr(space, "ordered_placeholders"):
-        texts = list(_missions(space))
-        return _text(space, path, sorted(set("".join(texts))), max(map(len, texts)), leaf)
+        return _text(space, path, *_missions(space), leaf)
     raise SpaceError(
         f"{_at(path)}: {type(space).__name__} is not a space fugu can lay out. Supported: Box, Discrete, MultiDiscrete, "
         "MultiBinary, Text, Tuple, Dict, OneOf, Sequence. Convert it with gymnasium.wrappers.TransformObservation."
     )
 
 
-def _text(space: gs.Space, path: Path, charset: list[str], maximum: int, leaf: Any) -> Node:
-    dtype = np.uint8 if len(charset) < 2**8 else np.uint16 if len(charset) < 2**16 else np.uint32
-    codes = {char: code for code, char in enumerate(charset, start=1)}
-    return Node(space, path, leaf(dtype, (maximum,), path, space), codes=codes)
+def _text(space: gs.Space, path: Path, charset: Iterable[str], maximum: int, leaf: Any) -> Node:
+    characters = tuple(sorted(charset))
+    dtype = np.uint8 if len(characters) < 2**8 else np.uint16 if len(characters) < 2**16 else np.uint32
+    codes = {character: code for code, character in enumerate(characters, start=1)}
+    return Node(space, path, leaf(dtype, (maximum,), path, space), characters=characters, codes=codes)
 
 
-def _missions(space: Any) -> Iterator[str]:
-    """Texts that bound a MiniGrid MissionSpace: all missions, or the longest ones where there are very many."""
+def _missions(space: Any) -> tuple[set[str], int]:
+    """The characters and the greatest length of a MiniGrid MissionSpace's texts."""
+    if _takes_any_text(space):
+        return set(string.printable), OPEN_TEXT_LENGTH
     choices = space.ordered_placeholders or []
-    if math.prod(len(options) for options in choices) > 100_000:
-        yield "".join(itertools.chain.from_iterable(itertools.chain.from_iterable(choices)))  # every character at least
-        choices = [[max(options, key=len)] for options in choices]
-    for combination in itertools.product(*choices):
-        yield space.mission_func(*combination)
+    if math.prod(len(options) for options in choices) <= 100_000:
+        combinations: Iterable[Sequence[str]] = itertools.product(*choices)
+        characters: set[str] = set()
+    else:  # too many to write out: the longest of each placeholder make the longest text
+        combinations = [[max(options, key=len) for options in choices]]
+        characters = {character for options in choices for option in options for character in option}
+    longest = 0
+    for combination in combinations:
+        text = space.mission_func(*combination)
+        characters.update(text)
+        longest = max(longest, len(text))
+    return characters, longest
+
+
+def _takes_any_text(space: Any) -> bool:
+    """BabyAI declares one mission, writes many others, and says that its space contains everything."""
+    return not space.ordered_placeholders and bool(space.contains("\0 not a mission"))
 
 
 def _check_dtype(space: gs.Space, path: Path) -> None:
@@ -258,7 +320,10 @@ def _assemble(node: Node, leaves: Sequence[Any]) -> Any:
     if isinstance(space, gs.Tuple):
         return tuple(_assemble(child, leaves) for child in node.children)
     if isinstance(space, gs.OneOf):
-        return {"choice": leaves[node.leaf], "options": tuple(_assemble(child, leaves) for child in node.children)}
+        return {
+            "choice": leaves[node.leaf],
+            "options": tuple(_assemble(child, leaves) for child in node.children),
+        }
     if isinstance(space, gs.Sequence):
         return {"length": leaves[node.leaf], "items": _assemble(node.children[0], leaves)}
     return leaves[node.leaf]
@@ -270,7 +335,3 @@ def _align(offset: int, to: int) -> int:
 
 def _at(path: Path) -> str:
     return f"space {path_name(path)!r}" if path else "the space"
-
-
-def _subscript(path: Path) -> str:
-    return "".join(f"[{part!r}]" for part in path if part != "items")

@@ -83,7 +83,7 @@ class Buffers:
             )
             for slot in range(SLOTS)
         )
-        self._ranges = _discrete_ranges(self.action_layout)
+        self._ranges = [leaf.choice_range() for leaf in self.action_layout.leaves]
 
     def write_action(self, agents: slice, action: Any) -> None:
         """Copy a batch of actions in: rows, the natural shape of the space, or the space's own structure of batched arrays."""
@@ -102,18 +102,17 @@ class Buffers:
         self._check(target)
 
     def _check(self, target: np.ndarray) -> None:
-        for view, leaf in zip(self.action_layout.leaf_views(target), self.action_layout.leaves, strict=True):
+        views = self.action_layout.leaf_views(target)
+        for view, leaf, choices in zip(views, self.action_layout.leaves, self._ranges, strict=True):
             if leaf.dtype.kind == "f":
                 if not np.isfinite(view).all():
                     raise SpaceError(f"actions{_of(leaf.name)}: NaN or infinity at agent {_first_bad(~np.isfinite(view))}")
-            elif leaf.path in self._ranges:
-                low, high = self._ranges[leaf.path]
-                bad = (view < low) | (view > high)
+            elif choices is not None:
+                bad = (view < choices[0]) | (view > choices[1])
                 if bad.any():
                     agent = _first_bad(bad)
-                    raise SpaceError(
-                        f"actions{_of(leaf.name)}: {view[agent].tolist()} at agent {agent} is outside {leaf.space}"
-                    )
+                    got = view[agent].tolist()
+                    raise SpaceError(f"actions{_of(leaf.name)}: {got} at agent {agent} is outside {leaf.space}")
 
 
 def shared_memory(fd: int, nbytes: int) -> mmap.mmap:
@@ -149,19 +148,6 @@ def _aligned(nbytes: int) -> Any:
     return raw[start : start + nbytes]
 
 
-def _discrete_ranges(layout: Layout) -> dict[Any, tuple[Any, Any]]:
-    """path -> inclusive (low, high) of the leaves whose values are choices."""
-    ranges: dict[Any, tuple[Any, Any]] = {}
-    for leaf in layout.leaves:
-        if isinstance(leaf.space, gs.Discrete):
-            ranges[leaf.path] = (leaf.space.start, leaf.space.start + leaf.space.n - 1)
-        elif isinstance(leaf.space, gs.MultiDiscrete):
-            ranges[leaf.path] = (leaf.space.start, leaf.space.start + leaf.space.nvec - 1)
-        elif isinstance(leaf.space, gs.MultiBinary):
-            ranges[leaf.path] = (0, 1)
-    return ranges
-
-
 def _write_structure(layout: Layout, node: Node, value: Any, views: list[np.ndarray]) -> None:
     if isinstance(node.space, gs.Dict | gs.Tuple):
         if len(value) != len(node.children):
@@ -169,7 +155,7 @@ def _write_structure(layout: Layout, node: Node, value: Any, views: list[np.ndar
         for key, child in zip(node.keys, node.children, strict=True):
             _write_structure(layout, child, value[key], views)
         return
-    if node.children or node.codes:
+    if node.children or node.codes is not None:
         raise SpaceError(f"actions: {type(node.space).__name__} parts must be sent as rows; pack them with fugu.spaces.Packer")
     view, array = views[node.leaf], np.asarray(value)
     if array.shape != view.shape or not np.can_cast(array.dtype, view.dtype, "same_kind"):
