@@ -180,3 +180,14 @@ def test_first_finished_serves_fast_batches_first_and_slow_ones_within_the_lag()
     for agent in order:
         served[agent] += 1
         assert max(served) - served[1] <= 20 + 1, "the slow batch may not fall behind without bound"
+
+
+def test_envs_with_other_maxima_do_not_share_a_batch():
+    class Listing(gymnasium.Env):
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def __init__(self, most: int) -> None:
+            self.observation_space = fugu.spaces.bound(gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(3)), most)
+
+    with pytest.raises(fugu.errors.ConfigError, match="env 1 has another observation_space"):
+        fugu.vector.make([functools.partial(Listing, 4), functools.partial(Listing, 5)], backend="serial")

@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from fugu.errors import ConfigError, SpaceError
-from fugu.spaces import Layout
+from fugu.spaces import Layout, maxima
 
 Autoreset = Literal["next_step", "same_step"]
 
@@ -141,11 +141,13 @@ class EnvSpec:
     """when the env restarts an ended episode"""
     """of the reward column"""
 
-    def fits(self, other: EnvSpec) -> bool:
-        """Whether envs of both kinds can share one batch."""
-        mine, theirs = (self.observation_space, self.action_space), (other.observation_space, other.action_space)
-        # Layouts as well: Gymnasium's Sequence knows nothing of the maximum declared with fugu.spaces.bound
-        return all(a is b or (a == b and Layout(a) == Layout(b)) for a, b in zip(mine, theirs, strict=True))
+    def difference(self, other: EnvSpec) -> str | None:
+        """Which space keeps envs of both kinds from sharing one batch; None if none does."""
+        for name in ("observation_space", "action_space"):
+            a, b = getattr(self, name), getattr(other, name)
+            if a is not b and (a != b or maxima(a) != maxima(b)):
+                return name
+        return None
 
 
 def spec_of(env: Env) -> EnvSpec:

@@ -37,8 +37,9 @@ class GymnasiumEnv:
         self.action_space = convert(env.action_space)
         self.metadata = dict(getattr(env, "metadata", None) or {})
         self.render_mode = getattr(env, "render_mode", None)
-        spec = getattr(env, "spec", None)
-        self.name = spec.id if spec is not None else type(getattr(env, "unwrapped", env)).__name__
+        base = getattr(env, "unwrapped", env)
+        spec = getattr(base, "spec", None)  # a wrapper's spec is a deep copy, made anew on every look
+        self.name = spec.id if spec is not None else type(base).__name__
         self._packer = Packer(Layout(self.observation_space), finite=check_finite, cast=cast)
         self.autoreset = autoreset
         self._same_step = autoreset == "same_step"

@@ -3,7 +3,7 @@
 ``layout`` (Space -> leaves), ``pack`` (value <-> row, numpy), ``views`` (rows -> tensors, torch, imported on first use).
 """
 
-from fugu.spaces.layout import Layout, Leaf, bound, convert
+from fugu.spaces.layout import Layout, Leaf, bound, convert, maxima
 from fugu.spaces.pack import Packer
 
-__all__ = ["Layout", "Leaf", "Packer", "bound", "convert"]
+__all__ = ["Layout", "Leaf", "Packer", "bound", "convert", "maxima"]

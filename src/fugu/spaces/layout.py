@@ -202,6 +202,17 @@ def bound(space: gs.Sequence, max_length: int) -> gs.Sequence:
     return space
 
 
+def maxima(space: gs.Space) -> list[int | None]:
+    """The declared maxima of all Sequences in ``space``, which Gymnasium's own comparison of spaces leaves out."""
+    if isinstance(space, gs.Sequence):
+        return [getattr(space, "fugu_max_length", None), *maxima(space.feature_space)]
+    if isinstance(space, gs.Dict):
+        return [m for part in space.spaces.values() for m in maxima(part)]
+    if isinstance(space, gs.Tuple | gs.OneOf):
+        return [m for part in space.spaces for m in maxima(part)]
+    return []
+
+
 def convert(space: Any) -> gs.Space:
     """A Gymnasium space from a Gymnasium space or one of the old ``gym`` package (recognised by class name)."""
     if isinstance(space, gs.Space):

@@ -87,8 +87,6 @@ def check_budget(restarts: int, config: VectorConfig, infos: Infos) -> None:
 def check_specs(specs: Sequence[Any]) -> None:
     """All environments of a batch must have the same spaces."""
     for i, spec in enumerate(specs):
-        if not spec.fits(specs[0]):
-            what, a, b = "observation_space", specs[0].observation_space, spec.observation_space
-            if a == b:
-                what, a, b = "action_space", specs[0].action_space, spec.action_space
+        if what := specs[0].difference(spec):
+            a, b = getattr(specs[0], what), getattr(spec, what)
             raise ConfigError(f"env {i} has another {what} than env 0; one batch needs one kind.\n  env 0: {a}\n  env {i}: {b}")
