@@ -13,6 +13,9 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
+void bind_advantage(nb::module_&);
+void bind_engine(nb::module_&);
+
 namespace {
 
 // numpy's import_array() is a macro that returns from the function it stands in.
@@ -142,5 +145,7 @@ NB_MODULE(_native, m) {
            [](SharedControl& self, size_t worker, uint32_t status) { self.check(worker); self.control.finish(worker, status); },
            "worker"_a, "status"_a);
 
+  bind_advantage(m);
+  bind_engine(m);
   m.def("exit_with", &exit_with, "pidfd"_a, "End this process when the process behind pidfd ends.");
 }

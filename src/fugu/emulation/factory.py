@@ -6,6 +6,7 @@ returns an environment, or a list of these. A ``Factory`` is small and travels b
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -19,6 +20,7 @@ import gymnasium
 
 from fugu.emulation.env import Autoreset, Env
 from fugu.emulation.gymnasium import GymnasiumEnv, _takes
+from fugu.emulation.native import NativeEnv, is_name, names
 from fugu.errors import ConfigError, did_you_mean
 
 
@@ -113,7 +115,9 @@ def _maker(env: Any) -> Callable[..., Any]:
 
 
 def _from_name(name: str) -> Callable[..., Any]:
-    """``file.py:Class``, ``module:Class``, ``module:GymId`` or ``GymId``."""
+    """A native environment, ``file.py:Class``, ``module:Class``, ``module:GymId`` or ``GymId``."""
+    if is_name(name):
+        return functools.partial(NativeEnv, name)
     head, colon, tail = name.rpartition(":")
     if colon and head.endswith(".py"):
         file = Path(head).resolve()
@@ -135,7 +139,7 @@ def _from_name(name: str) -> Callable[..., Any]:
     if name not in gymnasium.registry:
         _register_known()
     if name not in gymnasium.registry:
-        raise ConfigError(f"no environment {name!r} is registered.{did_you_mean(name, gymnasium.registry)}")
+        raise ConfigError(f"no environment {name!r} is registered.{did_you_mean(name, [*names(), *gymnasium.registry])}")
     return _Registered(gymnasium.spec(name))
 
 

@@ -18,6 +18,7 @@ class EpisodeStats:
         self.returns = np.zeros(num_agents, np.float64)
         self.lengths = np.zeros(num_agents, np.int64)
         self.started = np.zeros(num_agents, np.float64)
+        self._ended = (0, 0.0, 0.0)
 
     def start(self, agents: slice) -> None:
         self.returns[agents] = 0
@@ -33,6 +34,13 @@ class EpisodeStats:
         if not ended.any():
             return
         now = time.perf_counter()
+        over = np.flatnonzero(ended) + agents.start
+        count, returns, lengths = self._ended
+        self._ended = (
+            count + len(over),
+            returns + float(self.returns[over].sum()),
+            lengths + float(self.lengths[over].sum()),
+        )
         for i in np.flatnonzero(ended):
             agent = int(agents.start + i)
             episode = {"r": float(self.returns[agent]), "l": int(self.lengths[agent]), "t": now - float(self.started[agent])}
@@ -41,3 +49,8 @@ class EpisodeStats:
             self.returns[agent] = 0
             self.lengths[agent] = 0
             self.started[agent] = now
+
+    def drain(self) -> tuple[int, float, float]:
+        """Episodes ended since the last call, their summed returns and lengths."""
+        ended, self._ended = self._ended, (0, 0.0, 0.0)
+        return ended

@@ -99,10 +99,10 @@ class Buffers:
             if array.dtype != target.dtype and array.dtype.itemsize > target.dtype.itemsize and array.dtype.kind in "iu":
                 _refuse_overflow(array, target.dtype)
             target[...] = array
-        self._check(target)
 
-    def _check(self, target: np.ndarray) -> None:
-        views = self.action_layout.leaf_views(target)
+    def check_actions(self, agents: slice) -> None:
+        """Refuse actions that are outside their space."""
+        views = self.action_layout.leaf_views(self.action[agents])
         for view, leaf, choices in zip(views, self.action_layout.leaves, self._ranges, strict=True):
             if leaf.dtype.kind == "f":
                 if not np.isfinite(view).all():

@@ -8,15 +8,15 @@ from typing import Literal
 
 from fugu.errors import ConfigError, did_you_mean
 
-Backend = Literal["auto", "serial", "process"]
+Backend = Literal["auto", "serial", "process", "native"]
 Order = Literal["pipelined", "first_finished"]
 InfoMode = Literal["all", "episode", "none"]
 OnError = Literal["raise", "restart"]
 
 _CHOICES = {
-    "backend": ("auto", "serial", "process"),
+    "backend": ("auto", "serial", "process", "native"),
     "order": ("pipelined", "first_finished"),
-    "infos": ("all", "episode", "none"),
+    "infos": (None, "all", "episode", "none"),
     "on_error": ("raise", "restart"),
 }
 
@@ -32,15 +32,17 @@ class VectorConfig:
     batch_size: int | None = None
     """environments per ``recv``; must divide num_envs. Default: all of them, and then ``step`` can be used"""
     backend: Backend = "auto"
-    """serial (this process), process (shared memory), or auto: process where there are two cores and two envs"""
+    """serial (this process), process (shared memory), native (threads; native environments only), or auto: native where it
+    can be, otherwise process where there are two cores and two envs"""
     order: Order = "pipelined"
     """which batch ``recv`` waits for: the next in turn (deterministic) or the first that is finished"""
     max_lag: int = 64
     """first_finished: ``recv`` waits for a batch once it is this many behind the most often received one"""
     seed: int = 0
     """what every environment's own seed is derived from"""
-    infos: InfoMode = "all"
-    """keep all non-empty infos, only those of a step that ends an episode, or none (episode statistics always stay)"""
+    infos: InfoMode | None = None
+    """keep all non-empty infos, only those of a step that ends an episode, or none (episode statistics stay). Default: all;
+    none for native environments, whose statistics ``drain_log`` sums up"""
     isolate: bool | None = None
     """no environment in the calling process, so that none can hang or crash it; default: only where needed"""
     on_error: OnError = "raise"
@@ -58,7 +60,7 @@ class VectorConfig:
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
             if value not in choices:
-                raise ConfigError(f"{name}={value!r} must be one of {', '.join(choices)}.{did_you_mean(str(value), choices)}")
+                raise ConfigError(f"{name}={value!r} must be one of {', '.join(map(str, choices))}.{did_you_mean(str(value), map(str, choices))}")
         for name in ("num_envs", "num_workers", "batch_size", "max_lag"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
@@ -90,7 +92,7 @@ class VectorConfig:
         return self.num_envs // (self.batch_size or self.num_envs)
 
     @property
-    def resolved_backend(self) -> Literal["serial", "process"]:
+    def resolved_backend(self) -> Literal["serial", "process", "native"]:
         if self.backend != "auto":
             return self.backend
         if self.num_workers is not None or self.num_batches > 1:

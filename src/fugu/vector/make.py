@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from fugu.emulation.env import Autoreset
 from fugu.emulation.factory import Emulation, factories
+from fugu.emulation.native import is_name, names
 from fugu.errors import ConfigError, did_you_mean
 from fugu.vector.config import VectorConfig
 from fugu.vector.serial import Serial
@@ -26,7 +28,7 @@ def make(
 ) -> VecEnv:
     """Many copies of ``env`` as one vector env.
 
-    ``env`` is a Gymnasium id, ``module:Class``, ``file.py:Class``, a class, a callable that returns an environment, or a list
+    ``env`` is the name of a native environment (``cartpole``), a Gymnasium id, ``module:Class``, ``file.py:Class``, a class, a callable that returns an environment, or a list
     of these with one entry per environment. ``settings`` are the fields of ``VectorConfig`` (``num_workers``, ``batch_size``,
     ``backend``, ``seed``, ...); or give a whole ``config``.
     """
@@ -41,6 +43,13 @@ def make(
         config = VectorConfig(num_envs=num_envs, **settings)
     elif settings or num_envs is not None:
         raise ConfigError("give either a config or single settings, not both")
+    if is_name(env) and config.backend in ("auto", "native"):
+        from fugu.vector.native import Native
+
+        config = dataclasses.replace(config, backend="native")
+        return VecEnv(Native(env, config, env_kwargs or {}), config)
+    if config.backend == "native":
+        raise ConfigError(f"backend='native' steps native environments only: {', '.join(names())}; got {env!r:.60}")
     emulation = Emulation(autoreset=autoreset, check_finite=check_finite, cast=cast)
     made = factories(env, config.num_envs, env_kwargs, emulation)
     if config.resolved_backend == "serial":

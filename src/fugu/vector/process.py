@@ -74,7 +74,7 @@ class Process:
         specs: list[EnvSpec] = []
         if self._hosted:  # built here while the workers build theirs
             own = self._split.envs[0]
-            self._local = Shard([self._factories[i] for i in own], 0, infos=config.infos, on_error=config.on_error)
+            self._local = Shard([self._factories[i] for i in own], 0, infos=config.infos or "all", on_error=config.on_error)
             specs += [spec_of(env) for env in self._local.envs]
         deadline = time.monotonic() + config.start_timeout
         for worker in self._workers:
@@ -114,7 +114,7 @@ class Process:
             ) from error
         worker = Worker(index + self._hosted, envs, self._memory)
         try:
-            start = Start(pickled, worker.number, envs.start, self._config.infos, self._config.on_error, seeds)
+            start = Start(pickled, worker.number, envs.start, self._config.infos or "all", self._config.on_error, seeds)
             worker.connection.send_bytes(pickle.dumps(start))
         except (BrokenPipeError, ConnectionResetError):
             pass  # it died already; the first look at its mail says how
@@ -138,6 +138,12 @@ class Process:
             worker.connection.send_bytes(pickle.dumps(bind))
 
     # --- running ---
+
+    def check_actions(self, group: int) -> None:
+        self.buffers.check_actions(self.group_agents[group])
+
+    def drain(self) -> None:
+        """The statistics are not kept here."""
 
     def start(self, group: int, command: int, slot: int, options: Options = None) -> None:
         limit = self._config.reset_timeout if command == RESET else self._config.step_timeout

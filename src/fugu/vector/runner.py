@@ -32,6 +32,12 @@ class Runner(Protocol):
         """Envs and workers replaced so far."""
         ...
 
+    def check_actions(self, group: int) -> None:
+        """Refuse actions in the buffers that are outside their space."""
+
+    def drain(self) -> tuple[int, float, float] | None:
+        """Episodes ended since the last call, their summed returns and lengths, if the runner keeps the statistics itself."""
+
     def start(self, group: int, command: int, slot: int, options: Options = None) -> None: ...
 
     def finish(self, groups: Sequence[int]) -> tuple[int, Infos]: ...

@@ -25,7 +25,7 @@ class Serial:
         try:
             for envs in self._split.envs:
                 part = [factories[i] for i in envs]
-                self._shards.append(Shard(part, envs.start, infos=config.infos, on_error=config.on_error))
+                self._shards.append(Shard(part, envs.start, infos=config.infos or "all", on_error=config.on_error))
             specs = [spec_of(env) for shard in self._shards for env in shard.envs]
             check_specs(specs)
         except BaseException:
@@ -44,6 +44,12 @@ class Serial:
     @property
     def restarts(self) -> int:
         return sum(shard.restarts for shard in self._shards)
+
+    def check_actions(self, group: int) -> None:
+        self.buffers.check_actions(self.group_agents[group])
+
+    def drain(self) -> None:
+        """The statistics are not kept here."""
 
     def start(self, group: int, command: int, slot: int, options: Options = None) -> None:
         self._orders[group] = (command, slot, options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces as gs
@@ -19,6 +19,13 @@ from fugu.emulation.stats import EpisodeStats
 from fugu.errors import CallOrderError, ConfigError, EnvTimeout, WorkerDied
 from fugu.vector.config import VectorConfig
 from fugu.vector.runner import RESET, STEP, Options, Runner
+
+
+class EpisodeLog(NamedTuple):
+    episodes: int
+    mean_return: float
+    """0 where no episode ended"""
+    mean_length: float
 
 
 class VecEnv:
@@ -40,7 +47,7 @@ class VecEnv:
         self._buffers = runner.buffers
         self._groups = runner.group_agents
         self._rows = [[rows[agents] for rows in runner.buffers.rows] for agents in self._groups]
-        self.episode_stats = True
+        self.episode_stats = config.infos is not None or runner.drain() is None
         """whether the infos of a step that ends an episode get ``episode``"""
         self._stats = EpisodeStats(self.num_agents)
         count = len(self._groups)
@@ -117,9 +124,15 @@ class VecEnv:
             raise CallOrderError("send() before recv(): there is no batch that waits for actions")
         group = self._received
         self._buffers.write_action(self._groups[group], action)
+        self._runner.check_actions(group)
         self._slot[group] ^= 1
         self._received = None
         self._start(group, STEP)
+
+    def drain_log(self) -> EpisodeLog:
+        """What the episodes that ended since the last call (of any agent) came to."""
+        episodes, returns, lengths = self._runner.drain() or self._stats.drain()
+        return EpisodeLog(episodes, returns / max(episodes, 1), lengths / max(episodes, 1))
 
     # --- the environments themselves ---
 

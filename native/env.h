@@ -1,0 +1,101 @@
+// What an environment is: one header in envs/, plain data and static functions, compiled for the CPU and for the GPU.
+//
+// An environment E declares
+//   name, agents            how it is called; how many agents one world has (they start and end together)
+//   Obs, Action             plain structs (or scalars) of one agent's row; same order and alignment as fugu's Layout
+//   observation, action     arrays of Field that say which Gymnasium spaces those are
+//   Params, params          settings with defaults, and their names
+//   time_limit              steps after which the engine truncates (0: never); a setting of every environment
+//   State                   plain data, no pointers; whatever it needs to go on
+//   reset(state, params, rng), step(state, params, rng, actions, rewards) -> terminated, observe(state, params, agent, row)
+// and, where they apply, acting(state, agent) (false: the agent waits) and action_mask(state, params, agent, mask).
+// The engine (engine.h) does everything else, once for all: auto-reset, time limit, statistics, masks, buffers, seeds, threads.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#ifdef __CUDACC__
+#define FUGU_HD __host__ __device__
+#else
+#define FUGU_HD
+#endif
+
+namespace fugu {
+
+// Random numbers by counting: draw k of an environment is a hash of (seed, env, k). No state but the counter, the same on every
+// machine, and no draw depends on what other environments do.
+struct Rng {
+  uint64_t key;
+  uint32_t draws;
+
+  FUGU_HD static uint64_t mix(uint64_t x) {  // the finaliser of SplitMix64: every input bit reaches every output bit
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+  }
+  FUGU_HD static Rng of(uint64_t seed) { return {mix(seed + 0x9e3779b97f4a7c15ull), 0}; }
+  FUGU_HD uint32_t next() { return static_cast<uint32_t>(mix(key + 0x9e3779b97f4a7c15ull * ++draws) >> 32); }
+  FUGU_HD float uniform() { return static_cast<float>(next() >> 8) * 0x1p-24f; }  // [0, 1)
+  FUGU_HD float uniform(float low, float high) { return low + (high - low) * uniform(); }
+  FUGU_HD uint32_t below(uint32_t n) { return static_cast<uint32_t>((static_cast<uint64_t>(next()) * n) >> 32); }
+};
+
+// Sine and cosine by our own polynomials: branch-free, the same bits on CPU and GPU, and the compiler may vectorise them.
+// Error below 2e-7 for |x| up to a few thousand.
+FUGU_HD inline void sin_cos(float x, float& sine, float& cosine) {
+  const float turns = x * 0.636619772367581343f;  // quarter turns
+  const float nearest = static_cast<float>(static_cast<int>(turns + (turns < 0 ? -0.5f : 0.5f)));
+  const int quadrant = static_cast<int>(nearest);
+  float r = x - nearest * 1.5703125f;  // pi/2 in three parts, so that nothing is lost
+  r -= nearest * 4.837512969970703125e-4f;
+  r -= nearest * 7.549789948768648e-8f;
+  const float r2 = r * r;
+  const float s = r + r * r2 * (-1.6666654611e-1f + r2 * (8.3321608736e-3f + r2 * -1.9515295891e-4f));
+  const float c = 1.0f - 0.5f * r2 + r2 * r2 * (4.166664568298827e-2f + r2 * (-1.388731625493765e-3f + r2 * 2.443315711809948e-5f));
+  const bool swap = quadrant & 1;
+  sine = (quadrant & 2) ? -(swap ? c : s) : (swap ? c : s);
+  cosine = ((quadrant + 1) & 2) ? -(swap ? s : c) : (swap ? s : c);
+}
+
+FUGU_HD inline float clamp(float x, float low, float high) { return x < low ? low : (x > high ? high : x); }
+
+// One leaf of a space, as the Python side needs to know it.
+struct Field {
+  enum Kind { kBox, kDiscrete, kMultiDiscrete, kMultiBinary };
+  const char* name;  // "" where the row is this one leaf
+  Kind kind;
+  char type;  // numpy's type character: f float32, l int64, B uint8, b int8
+  int rank;
+  int shape[3];
+  double low, high;                   // kBox
+  const float *lows, *highs;          // kBox, where the bounds differ per element
+  int choices;                        // kDiscrete, kMultiDiscrete: values 0 .. choices - 1
+};
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+constexpr Field box(const char* name, int size, double low = -kInf, double high = kInf) {
+  return {name, Field::kBox, 'f', 1, {size, 0, 0}, low, high, nullptr, nullptr, 0};
+}
+template <int N>
+constexpr Field box(const char* name, const float (&lows)[N], const float (&highs)[N]) {
+  return {name, Field::kBox, 'f', 1, {N, 0, 0}, -kInf, kInf, lows, highs, 0};
+}
+constexpr Field bytes(const char* name, int rows, int columns, double high = 255) {
+  return {name, Field::kBox, 'B', 2, {rows, columns, 0}, 0, high, nullptr, nullptr, 0};
+}
+constexpr Field discrete(const char* name, int choices) {
+  return {name, Field::kDiscrete, 'l', 0, {0, 0, 0}, 0, 0, nullptr, nullptr, choices};
+}
+
+// A setting: its name, and where it is in Params. Whole numbers and reals are enough.
+template <typename Params>
+struct Param {
+  const char* name;
+  float Params::* real = nullptr;
+  int32_t Params::* whole = nullptr;
+};
+
+}  // namespace fugu

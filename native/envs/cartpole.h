@@ -1,0 +1,62 @@
+// A pole on a cart, pushed left or right: Gymnasium's CartPole-v1, with its equations and its explicit Euler step.
+#pragma once
+
+#include "../env.h"
+
+namespace fugu {
+
+struct CartPole {
+  static constexpr const char* name = "cartpole";
+  static constexpr int agents = 1;
+  static constexpr int time_limit = 500;
+
+  struct Obs {
+    float x, x_dot, theta, theta_dot;
+  };
+  using Action = int64_t;  // 0 left, 1 right
+
+  static constexpr float kBig = std::numeric_limits<float>::infinity();
+  static constexpr float kHigh[4] = {4.8f, kBig, 0.41887903f, kBig};
+  static constexpr float kLow[4] = {-4.8f, -kBig, -0.41887903f, -kBig};
+  static constexpr Field observation[] = {box("", kLow, kHigh)};
+  static constexpr Field action[] = {discrete("", 2)};
+
+  struct Params {
+    float gravity = 9.8f, cart_mass = 1.0f, pole_mass = 0.1f, half_length = 0.5f, force = 10.0f, dt = 0.02f;
+    float max_x = 2.4f, max_theta = 0.20943951f;  // 12 degrees
+  };
+  static constexpr Param<Params> params[] = {
+      {"gravity", &Params::gravity}, {"cart_mass", &Params::cart_mass}, {"pole_mass", &Params::pole_mass},
+      {"half_length", &Params::half_length}, {"force", &Params::force}, {"dt", &Params::dt},
+      {"max_x", &Params::max_x}, {"max_theta", &Params::max_theta}};
+
+  using State = Obs;
+
+  FUGU_HD static void reset(State& s, const Params&, Rng& rng) {
+    s.x = rng.uniform(-0.05f, 0.05f);
+    s.x_dot = rng.uniform(-0.05f, 0.05f);
+    s.theta = rng.uniform(-0.05f, 0.05f);
+    s.theta_dot = rng.uniform(-0.05f, 0.05f);
+  }
+
+  FUGU_HD static bool step(State& s, const Params& p, Rng&, const Action* action, float* reward) {
+    const float force = action[0] == 1 ? p.force : -p.force;
+    float sine, cosine;
+    sin_cos(s.theta, sine, cosine);
+    const float total_mass = p.cart_mass + p.pole_mass, pole_moment = p.pole_mass * p.half_length;
+    const float push = (force + pole_moment * s.theta_dot * s.theta_dot * sine) / total_mass;
+    const float theta_acc =
+        (p.gravity * sine - cosine * push) / (p.half_length * (4.0f / 3.0f - p.pole_mass * cosine * cosine / total_mass));
+    const float x_acc = push - pole_moment * theta_acc * cosine / total_mass;
+    s.x += p.dt * s.x_dot;
+    s.x_dot += p.dt * x_acc;
+    s.theta += p.dt * s.theta_dot;
+    s.theta_dot += p.dt * theta_acc;
+    reward[0] = 1.0f;
+    return s.x < -p.max_x || s.x > p.max_x || s.theta < -p.max_theta || s.theta > p.max_theta;
+  }
+
+  FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) { *row = s; }
+};
+
+}  // namespace fugu

@@ -1,0 +1,67 @@
+// A pendulum to be swung up and held with a weak motor: Gymnasium's Pendulum-v1. Never terminates by itself.
+#pragma once
+
+#include "../env.h"
+
+namespace fugu {
+
+struct Pendulum {
+  static constexpr const char* name = "pendulum";
+  static constexpr int agents = 1;
+  static constexpr int time_limit = 200;
+
+  struct Obs {
+    float cosine, sine, theta_dot;
+  };
+  struct Action {
+    float torque;
+  };
+
+  static constexpr float kHigh[3] = {1.0f, 1.0f, 8.0f};
+  static constexpr float kLow[3] = {-1.0f, -1.0f, -8.0f};
+  static constexpr Field observation[] = {box("", kLow, kHigh)};
+  static constexpr Field action[] = {box("", 1, -2.0, 2.0)};
+
+  struct Params {
+    float gravity = 10.0f, mass = 1.0f, length = 1.0f, max_speed = 8.0f, max_torque = 2.0f, dt = 0.05f;
+  };
+  static constexpr Param<Params> params[] = {{"gravity", &Params::gravity},     {"mass", &Params::mass},
+                                             {"length", &Params::length},       {"max_speed", &Params::max_speed},
+                                             {"max_torque", &Params::max_torque}, {"dt", &Params::dt}};
+
+  struct State {
+    float theta, theta_dot;
+  };
+
+  FUGU_HD static void reset(State& s, const Params&, Rng& rng) {
+    s.theta = rng.uniform(-kPi, kPi);
+    s.theta_dot = rng.uniform(-1.0f, 1.0f);
+  }
+
+  FUGU_HD static bool step(State& s, const Params& p, Rng&, const Action* action, float* reward) {
+    const float torque = clamp(action[0].torque, -p.max_torque, p.max_torque);
+    const float angle = wrap(s.theta);
+    reward[0] = -(angle * angle + 0.1f * s.theta_dot * s.theta_dot + 0.001f * torque * torque);
+    float sine, cosine;
+    sin_cos(s.theta, sine, cosine);
+    const float acceleration = 3.0f * p.gravity / (2.0f * p.length) * sine + 3.0f / (p.mass * p.length * p.length) * torque;
+    s.theta_dot = clamp(s.theta_dot + acceleration * p.dt, -p.max_speed, p.max_speed);
+    s.theta += s.theta_dot * p.dt;
+    return false;
+  }
+
+  FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) {
+    sin_cos(s.theta, row->sine, row->cosine);
+    row->theta_dot = s.theta_dot;
+  }
+
+ private:
+  static constexpr float kPi = 3.14159265358979f;
+
+  FUGU_HD static float wrap(float x) {  // into [-pi, pi)
+    const float turns = (x + kPi) * (0.5f / kPi);
+    return x - 2.0f * kPi * floorf(turns);
+  }
+};
+
+}  // namespace fugu

@@ -1,0 +1,8 @@
+"""How much better an action was than expected: pure functions of ``[segments, horizon]`` columns."""
+
+from __future__ import annotations
+
+from fugu.advantage.gae import gae, gae_reference
+from fugu.advantage.vtrace import vtrace, vtrace_reference
+
+__all__ = ["gae", "gae_reference", "vtrace", "vtrace_reference"]

@@ -1,0 +1,104 @@
+"""The environments of the compiled core (native/envs/*.h): what they are called, their spaces and settings, and one as an ``Env``.
+
+Stepping thousands of them is the native backend's job (``vector/native.py``), which needs no Python per environment. ``NativeEnv``
+is the same engine behind the ``Env`` contract, so that every other backend, and the checks, can take it too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as gs
+
+from fugu.emulation.env import EnvSpec, Infos, Rows, discrete_choices
+from fugu.errors import ConfigError, did_you_mean
+from fugu.native import native
+from fugu.spaces import Layout
+
+RESET, STEP = 1, 2
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """The native environments there are; none without the compiled core."""
+    return tuple(_described())
+
+
+def is_name(env: Any) -> bool:
+    return isinstance(env, str) and env in names()
+
+
+def native_spec(name: str, settings: Mapping[str, Any]) -> EnvSpec:
+    """Spaces and agents of one world, after a look at ``settings``."""
+    described = _described()[name]
+    allowed = {*described["params"], "max_steps"}
+    for key, value in settings.items():
+        if key not in allowed:
+            raise ConfigError(f"{name} has no setting {key!r}.{did_you_mean(key, allowed)}")
+        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+            raise ConfigError(f"{name}: {key}={value!r} must be a number")
+    return EnvSpec(_space(described["observation"]), _space(described["action"]), int(described["agents"]), name=name)
+
+
+def columns(rows: Rows) -> tuple[Any, ...]:
+    """What ``Worlds.bind`` takes for one slot."""
+    return (rows.obs, rows.reward, rows.terminated, rows.truncated, rows.first, rows.mask, rows.action_mask)
+
+
+class NativeEnv:
+    """One world of the native environment ``name`` as a ``fugu.Env``; ``settings`` are its parameters."""
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        spec = native_spec(name, settings)
+        self.name = name
+        self.observation_space, self.action_space, self.num_agents = spec.observation_space, spec.action_space, spec.num_agents
+        self._worlds = native.Worlds(name, 1, settings, [0, 1], 1)
+        self._rows = Rows.zeros(Layout(self.observation_space), self.num_agents, discrete_choices(self.action_space))
+        self._seeds = np.full(1, -1, np.int64)
+        self._action = Layout(self.action_space).zeros(self.num_agents)
+        self._worlds.bind(self._seeds, self._action, [columns(self._rows)] * 2)
+
+    def reset(self, seed: int | None, out: Rows) -> Infos | None:
+        self._seeds[0] = -1 if seed is None else seed
+        return self._run(RESET, out)
+
+    def step(self, action: np.ndarray, out: Rows) -> Infos | None:
+        self._action[...] = action
+        return self._run(STEP, out)
+
+    def close(self) -> None:
+        """Nothing to do: the world goes with the object."""
+
+    def _run(self, command: int, out: Rows) -> None:
+        self._worlds.start(0, command, 0)
+        self._worlds.finish(0)
+        for target, source in zip(columns(out), columns(self._rows), strict=True):
+            if target is not None:
+                target[...] = source
+
+
+@functools.cache
+def _described() -> dict[str, dict[str, Any]]:
+    return {} if native is None else dict(native.environments())
+
+
+def _space(fields: list[dict[str, Any]]) -> gs.Space:
+    """One unnamed field is the space itself; named ones are the parts of a Dict."""
+    if len(fields) == 1 and not fields[0]["name"]:
+        return _leaf(fields[0])
+    return gs.Dict({field["name"]: _leaf(field) for field in fields})
+
+
+def _leaf(field: dict[str, Any]) -> gs.Space:
+    dtype, shape = np.dtype(field["type"]), tuple(field["shape"])
+    if field["kind"] == "discrete":
+        return gs.Discrete(field["choices"])
+    if field["kind"] == "multi_discrete":
+        return gs.MultiDiscrete(np.full(shape, field["choices"]))
+    if field["kind"] == "multi_binary":
+        return gs.MultiBinary(shape)
+    low, high = (np.array(field[name]).astype(dtype).reshape(shape) for name in ("low", "high"))
+    return gs.Box(low, high, shape, dtype.type)

@@ -1,0 +1,70 @@
+"""Native environments, thousands at once: one array of worlds, stepped by threads of this process, without Python or the GIL.
+
+The engine (native/engine.h) writes straight into the buffers, checks the actions, and keeps the statistics; per-agent infos are
+built only if asked for (``infos="all"`` or ``"episode"``), because at millions of steps per second they would be all the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fugu.emulation.env import Infos
+from fugu.emulation.native import columns, native_spec
+from fugu.errors import ConfigError, SpaceError
+from fugu.native import native
+from fugu.vector.buffers import Buffers
+from fugu.vector.config import VectorConfig, usable_cores
+from fugu.vector.runner import Options, agent_slices, split
+
+
+class Native:
+    """Groups of worlds over one engine. ``num_workers`` is the number of threads, the calling one included."""
+
+    restarts = 0
+
+    def __init__(self, name: str, config: VectorConfig, settings: Mapping[str, Any]) -> None:
+        self.spec = native_spec(name, settings)
+        agents = self.spec.num_agents
+        self.env_agents = agent_slices([agents] * config.num_envs)
+        self.group_agents = [
+            slice(envs.start * agents, envs.stop * agents)
+            for envs in split(config.num_envs, config.num_batches, config.num_batches).envs
+        ]
+        self.buffers = Buffers(self.spec, config.num_envs, config.num_envs * agents)
+        threads = config.num_workers or min(usable_cores(), max(1, config.num_envs // 64))
+        bounds = [0, *(part.stop // agents for part in self.group_agents)]
+        self._worlds = native.Worlds(name, config.num_envs, dict(settings), bounds, threads)
+        self._worlds.bind(self.buffers.seeds, self.buffers.action, [columns(rows) for rows in self.buffers.rows])
+
+    @property
+    def state_bytes(self) -> int:
+        """What the worlds themselves take, beside their rows."""
+        return self._worlds.state_bytes
+
+    def check_actions(self, group: int) -> None:
+        agent = self._worlds.bad_action(group)
+        if agent >= 0:
+            got = self.buffers.action[agent].tolist()
+            raise SpaceError(f"actions: {got} at agent {agent} is outside {self.spec.action_space}")
+
+    def drain(self) -> tuple[int, float, float]:
+        """Episodes ended since the last call, their summed returns and lengths."""
+        return self._worlds.drain()
+
+    def start(self, group: int, command: int, slot: int, options: Options = None) -> None:
+        if options is not None:
+            raise ConfigError(f"{self.spec.name} takes no reset options; its settings are given to make(env_kwargs=...)")
+        self._worlds.start(group, command, slot)
+
+    def finish(self, groups: Sequence[int]) -> tuple[int, Infos]:
+        self._worlds.finish(groups[0])
+        return groups[0], {}
+
+    def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]:
+        raise ConfigError(f"{self.spec.name} is a native environment: it has no Python attribute {name!r}")
+
+    def close(self) -> None:
+        """Nothing to do: threads and worlds go with the object."""
+
+

@@ -1,0 +1,243 @@
+"""Native environments against Gymnasium's own, and the engine against its promises."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+import fugu
+from fugu.emulation.native import names
+from fugu.errors import CallOrderError, ConfigError, SpaceError
+
+STEPS = 10_000
+
+
+def set_cartpole(env, obs):
+    env.state = tuple(float(x) for x in obs)
+    env.steps_beyond_terminated = None
+
+
+def set_mountain_car(env, obs):
+    env.state = tuple(float(x) for x in obs)
+
+
+def set_pendulum(env, obs):
+    env.state = np.array([np.arctan2(obs[1], obs[0]), obs[2]], np.float64)
+
+
+def set_acrobot(env, obs):
+    env.state = np.array([np.arctan2(obs[1], obs[0]), np.arctan2(obs[3], obs[2]), obs[4], obs[5]], np.float64)
+
+
+TWINS = {
+    "cartpole": ("CartPole-v1", set_cartpole),
+    "mountain_car": ("MountainCar-v0", set_mountain_car),
+    "pendulum": ("Pendulum-v1", set_pendulum),
+    "acrobot": ("Acrobot-v1", set_acrobot),
+}
+
+
+def random_actions(vec: fugu.vector.VecEnv, rng: np.random.Generator) -> np.ndarray:
+    shape = (vec.num_agents, *vec.action_layout.row_shape)
+    if vec.action_layout.dtype.kind == "f":
+        return rng.uniform(vec.action_space.low, vec.action_space.high, shape).astype(np.float32)
+    return rng.integers(0, vec.action_space.n, shape)
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_steps_equal_gymnasiums_from_the_same_states_and_actions(name):
+    their_id, set_state = TWINS[name]
+    theirs = gymnasium.make(their_id).unwrapped
+    theirs.reset(seed=0)
+    rng = np.random.default_rng(0)
+    with fugu.vector.make(name, 20, num_workers=1) as vec:
+        assert vec.observation_space == theirs.observation_space
+        assert vec.action_space == theirs.action_space
+        vec.async_reset(seed=1)
+        rows = vec.recv()
+        compared = endings = 0
+        while compared < STEPS:
+            before, acts, action = rows.obs.copy(), rows.mask.copy(), random_actions(vec, rng)
+            vec.send(action)
+            rows = vec.recv()
+            for i in np.flatnonzero(acts):
+                set_state(theirs, before[i])
+                obs, reward, terminated, _, _ = theirs.step(action[i])
+                np.testing.assert_allclose(rows.obs[i], obs, rtol=2e-4, atol=2e-5)
+                np.testing.assert_allclose(rows.reward[i], reward, rtol=1e-4, atol=1e-5)
+                if terminated != rows.terminated[i]:  # only where float32 and float64 fall on either side of the bound
+                    assert name == "cartpole" and min(abs(abs(obs[0]) - 2.4), abs(abs(obs[2]) - 0.20943951)) < 1e-6
+                endings += bool(terminated)
+                compared += 1
+        if name in ("cartpole",):
+            assert endings > 100
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_time_limit_is_gymnasiums(name):
+    limit = gymnasium.spec(TWINS[name][0]).max_episode_steps
+    with fugu.vector.make(name, 1, env_kwargs={"max_steps": 7}) as vec:
+        vec.reset(seed=0)
+        flags = [vec.step(vec.action_layout.zeros(1))[3][0] for _ in range(8)]
+        assert flags == [False] * 6 + [True, False]
+    with fugu.vector.make("mountain_car", 1) as vec:
+        vec.reset(seed=0)
+        for _ in range(199):
+            assert not vec.step(np.ones(1, np.int64))[3][0]
+        assert vec.step(np.ones(1, np.int64))[3][0]
+    assert limit in (200, 500)
+
+
+@pytest.mark.parametrize("name", names())
+def test_first_states_are_spread_as_gymnasiums(name):
+    their_id, _ = TWINS[name]
+    theirs = gymnasium.make(their_id)
+    sample = np.array([theirs.reset(seed=i)[0] for i in range(2000)])
+    with fugu.vector.make(name, 2000) as vec:
+        ours, _ = vec.reset(seed=3)
+        np.testing.assert_allclose(ours.mean(0), sample.mean(0), atol=0.08)
+        np.testing.assert_allclose(ours.std(0), sample.std(0), atol=0.05)
+        assert len(np.unique(ours[:, 0])) > 1900
+
+
+@pytest.mark.parametrize("name", names())
+def test_any_number_of_threads_gives_the_same_bytes(name):
+    results = []
+    for threads in (1, 2, 4):
+        rng = np.random.default_rng(0)
+        with fugu.vector.make(name, 777, num_workers=threads) as vec:
+            vec.async_reset(seed=5)
+            seen = []
+            for _ in range(60):
+                rows = vec.recv()
+                seen += [getattr(rows, c).tobytes() for c in ("obs", "reward", "terminated", "truncated", "first", "mask")]
+                vec.send(random_actions(vec, rng))
+            vec.recv()
+            results.append((seen, vec.drain_log()))
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("settings", [{"backend": "serial"}, {"backend": "native", "batch_size": 3}])
+def test_backends_agree_byte_for_byte(name, settings):
+    def play(**chosen):
+        with fugu.vector.make(name, 6, seed=9, infos="all", **chosen) as vec:
+            rng = np.random.default_rng(1)
+            actions = [random_actions(vec, rng) for _ in range(250)]
+            vec.async_reset()
+            seen = {agent: [] for agent in range(6)}
+            for turn in range(250 * vec.config.num_batches):
+                rows = vec.recv()
+                for i, agent in enumerate(range(rows.agents.start, rows.agents.stop)):
+                    episode = rows.infos.get(agent, {}).get("episode", {})
+                    columns = (rows.obs, rows.reward, rows.terminated, rows.truncated, rows.first, rows.mask)
+                    seen[agent].append((*(c[i].tobytes() for c in columns), episode.get("r"), episode.get("l")))
+                vec.send(actions[turn // vec.config.num_batches][rows.agents])
+            return seen
+
+    assert play(backend="native", num_workers=2) == play(**settings)
+
+
+@pytest.mark.parametrize("name", names())
+def test_passes_the_check(name):
+    report = fugu.check_env(name, steps=300)
+    assert report.ok, str(report)
+
+
+def test_log_sums_up_what_infos_say():
+    with fugu.vector.make("cartpole", 64, infos="episode") as vec:
+        vec.reset(seed=0)
+        rng, returns = np.random.default_rng(0), []
+        for _ in range(300):
+            infos = vec.step(rng.integers(0, 2, 64))[4]
+            returns += [info["episode"]["r"] for info in infos.values()]
+        log = vec.drain_log()
+        assert log.episodes == len(returns) > 500
+        assert log.mean_return == pytest.approx(np.mean(returns)) == log.mean_length
+        assert vec.drain_log() == (0, 0.0, 0.0)
+
+
+def test_settings_reach_the_environment_and_wrong_ones_are_refused():
+    with fugu.vector.make("cartpole", 1, env_kwargs={"max_theta": 10.0, "max_x": 100.0, "max_steps": 50}) as vec:
+        vec.reset(seed=0)
+        for _ in range(49):
+            _, _, terminated, truncated, _ = vec.step(np.ones(1, np.int64))
+            assert not terminated[0] and not truncated[0]
+    with pytest.raises(ConfigError, match="no setting 'max_tehta'. Did you mean 'max_theta'"):
+        fugu.vector.make("cartpole", 1, env_kwargs={"max_tehta": 1.0})
+    with pytest.raises(ConfigError, match="must be a number"):
+        fugu.vector.make("cartpole", 1, env_kwargs={"gravity": "high"})
+
+
+def test_wrong_use_is_an_error_and_changes_nothing():
+    with fugu.vector.make("cartpole", 64) as vec:
+        obs, _ = vec.reset(seed=0)
+        before = obs.copy()
+        good = np.zeros(64, np.int64)
+        for bad, text in [
+            (np.full(64, 2), "2 at agent 0 is outside"),
+            (np.where(np.arange(64) == 9, -1, 0), "-1 at agent 9 is outside"),
+            (np.zeros(64, np.float32), "expected int64, got float32"),
+            (np.zeros(63, np.int64), "expected shape"),
+            (np.zeros((64, 1), np.int64), "expected shape"),
+        ]:
+            with pytest.raises(SpaceError, match=text):
+                vec.step(bad)
+        np.testing.assert_array_equal(before, obs)
+        vec.step(good)
+        vec.send(good)
+        with pytest.raises(CallOrderError):
+            vec.send(good)
+    with fugu.vector.make("pendulum", 3) as vec:
+        vec.reset(seed=0)
+        with pytest.raises(SpaceError, match="nan.* at agent 1"):
+            vec.step(np.array([[0.0], [np.nan], [0.0]], np.float32))
+    for settings in ({"num_envs": 0}, {"num_envs": 4, "num_workers": 5}, {"num_envs": 4, "num_workers": 0}):
+        with pytest.raises(ConfigError):
+            fugu.vector.make("cartpole", **settings)
+    with pytest.raises(ConfigError, match="native environments only"):
+        fugu.vector.make("CartPole-v1", 4, backend="native")
+
+
+def test_actions_of_any_layout_in_memory_are_taken():
+    with fugu.vector.make("cartpole", 64) as one, fugu.vector.make("cartpole", 64) as two:
+        one.reset(seed=0)
+        two.reset(seed=0)
+        wide = np.random.default_rng(0).integers(0, 2, (64, 2))
+        a = one.step(wide[:, 0])[0]  # not contiguous
+        b = two.step(wide[:, 0].astype(np.int32))[0]  # another width
+        assert a.tobytes() == b.tobytes()
+
+
+def test_a_state_can_be_kept_and_gone_back_to():
+    with fugu.vector.make("cartpole", 100, num_workers=2) as vec:
+        vec.reset(seed=0)
+        rng = np.random.default_rng(0)
+        actions = rng.integers(0, 2, (80, 100))
+        for t in range(40):
+            vec.step(actions[t])
+        kept = vec._runner._worlds.state
+        first = [vec.step(a)[0].copy() for a in actions[40:]]
+        vec._runner._worlds.state = kept
+        again = [vec.step(a)[0].copy() for a in actions[40:]]
+        assert all(np.array_equal(x, y) for x, y in zip(first, again, strict=True))
+
+
+def test_a_world_takes_less_than_256_bytes():
+    with fugu.vector.make("cartpole", 4096) as vec:
+        assert (vec.memory_bytes + vec._runner.state_bytes) / 4096 < 256
+
+
+def test_idle_threads_use_no_cpu():
+    import time
+
+    import psutil
+
+    with fugu.vector.make("cartpole", 4096, num_workers=2) as vec:
+        vec.reset(seed=0)
+        vec.step(np.zeros(4096, np.int64))
+        time.sleep(0.2)
+        before = sum(psutil.Process().cpu_times()[:2])
+        time.sleep(1)
+        assert sum(psutil.Process().cpu_times()[:2]) - before <= 0.02
