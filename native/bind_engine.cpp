@@ -1,17 +1,14 @@
-// Python faces of the environment engine (engine.h) and of every environment in envs/.
+// Python faces of the environment engine (engine.h), of every environment in envs/, and of those loaded at run time.
+#include <dlfcn.h>
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <nanobind/ndarray.h>
 
-#include <functional>
 #include <map>
 
 #include "engine.h"
-#include "envs/acrobot.h"
-#include "envs/cartpole.h"
-#include "envs/mountain_car.h"
-#include "envs/pendulum.h"
+#include "envs/all.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -20,119 +17,124 @@ namespace {
 
 using Array = nb::ndarray<nb::numpy, nb::c_contig, nb::device::cpu>;
 
-struct Entry {
-  std::function<nb::dict()> describe;
-  std::function<std::unique_ptr<fugu::EngineBase>(size_t worlds, nb::dict settings)> make;
-};
+template <typename... E>
+std::map<std::string, const fugu::EngineApi*> table(fugu::List<E...>) {
+  return {{E::name, fugu::Engine<E>::api()}...};
+}
 
-nb::dict describe_field(const fugu::Field& field) {
-  nb::dict out;
+std::map<std::string, const fugu::EngineApi*>& environments() {
+  static auto all = table(fugu::AllEnvironments{});
+  return all;
+}
+
+const fugu::EngineApi& find(const std::string& name) {
+  const auto found = environments().find(name);
+  if (found == environments().end()) throw nb::key_error(name.c_str());
+  return *found->second;
+}
+
+// An environment built by `fugu build`. It stays loaded: its code may be running in any thread.
+void load(const std::string& name, const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw std::runtime_error(dlerror());
+  auto* entry = reinterpret_cast<const fugu::EngineApi* (*)()>(dlsym(library, "fugu_environment"));
+  if (entry == nullptr) throw std::runtime_error(path + " is not an environment built by fugu");
+  const fugu::EngineApi* api = entry();
+  if (api->abi != fugu::kAbi) throw std::runtime_error(path + " was built for another version of fugu; build it again");
+  environments()[name] = api;
+}
+
+nb::list describe_fields(const fugu::Field* fields, int count) {
   static constexpr const char* kinds[] = {"box", "discrete", "multi_discrete", "multi_binary"};
-  out["name"] = field.name;
-  out["kind"] = kinds[field.kind];
-  out["type"] = std::string(1, field.type);
-  nb::list shape;
-  int count = 1;
-  for (int d = 0; d < field.rank; ++d) {
-    shape.append(field.shape[d]);
-    count *= field.shape[d];
-  }
-  out["shape"] = nb::tuple(shape);
-  out["choices"] = field.choices;
-  nb::list low, high;
-  for (int i = 0; i < count; ++i) {
-    low.append(field.lows ? static_cast<double>(field.lows[i]) : field.low);
-    high.append(field.highs ? static_cast<double>(field.highs[i]) : field.high);
-  }
-  out["low"] = low;
-  out["high"] = high;
-  return out;
-}
-
-template <typename Fields>
-nb::list describe_fields(const Fields& fields) {
   nb::list out;
-  for (const fugu::Field& field : fields) out.append(describe_field(field));
+  for (const fugu::Field* field = fields; field != fields + count; ++field) {
+    nb::list shape, low, high;
+    int size = 1;
+    for (int d = 0; d < field->rank; ++d) {
+      shape.append(field->shape[d]);
+      size *= field->shape[d];
+    }
+    for (int i = 0; i < size; ++i) {
+      low.append(field->lows ? static_cast<double>(field->lows[i]) : field->low);
+      high.append(field->highs ? static_cast<double>(field->highs[i]) : field->high);
+    }
+    nb::dict one;
+    one["name"] = field->name;
+    one["kind"] = kinds[field->kind];
+    one["type"] = std::string(1, field->type);
+    one["shape"] = nb::tuple(shape);
+    one["choices"] = field->choices;
+    one["low"] = low;
+    one["high"] = high;
+    out.append(one);
+  }
   return out;
 }
 
-template <typename E>
-Entry entry() {
-  return {
-      [] {
-        nb::dict out, params;
-        const typename E::Params defaults{};
-        for (const auto& param : E::params) {
-          if (param.real)
-            params[param.name] = defaults.*param.real;
-          else
-            params[param.name] = defaults.*param.whole;
-        }
-        out["name"] = E::name;
-        out["agents"] = E::agents;
-        out["time_limit"] = E::time_limit;
-        out["observation"] = describe_fields(E::observation);
-        out["action"] = describe_fields(E::action);
-        out["params"] = params;
-        return out;
-      },
-      [](size_t worlds, nb::dict settings) -> std::unique_ptr<fugu::EngineBase> {
-        typename E::Params params{};
-        for (const auto& param : E::params) {
-          if (!settings.contains(param.name)) continue;
-          if (param.real)
-            params.*param.real = nb::cast<float>(settings[param.name]);
-          else
-            params.*param.whole = nb::cast<int32_t>(settings[param.name]);
-        }
-        const int limit = settings.contains("max_steps") ? nb::cast<int>(settings["max_steps"]) : E::time_limit;
-        return std::make_unique<fugu::Engine<E>>(worlds, params, limit);
-      }};
+nb::dict describe(const fugu::EngineApi& api) {
+  nb::dict out, params;
+  for (int i = 0; i < api.params; ++i) {
+    if (api.param[i].whole)
+      params[api.param[i].name] = static_cast<int64_t>(api.param[i].value);
+    else
+      params[api.param[i].name] = api.param[i].value;
+  }
+  nb::list logs;
+  for (int i = 0; i < api.logs; ++i) logs.append(api.log[i]);
+  out["name"] = api.name;
+  out["agents"] = api.agents;
+  out["time_limit"] = api.time_limit;
+  out["observation"] = describe_fields(api.observation, api.observations);
+  out["action"] = describe_fields(api.action, api.actions);
+  out["params"] = params;
+  out["logs"] = nb::tuple(logs);
+  out["renders"] = api.render != nullptr;
+  return out;
 }
 
-const std::map<std::string, Entry>& entries() {
-  static const std::map<std::string, Entry> table = {
-      {fugu::Acrobot::name, entry<fugu::Acrobot>()},
-      {fugu::CartPole::name, entry<fugu::CartPole>()},
-      {fugu::MountainCar::name, entry<fugu::MountainCar>()},
-      {fugu::Pendulum::name, entry<fugu::Pendulum>()},
-  };
-  return table;
-}
-
-// The engine, its threads, its groups, and the arrays it writes into (kept alive here).
+// An engine, its threads, its groups, and the arrays it writes into (kept alive here).
 class Worlds {
  public:
-  Worlds(const std::string& name, size_t worlds, nb::dict settings, const std::vector<size_t>& bounds, size_t threads)
-      : engine_(entries().at(name).make(worlds, settings)), pool_(threads - 1) {
+  Worlds(const std::string& name, size_t worlds, const nb::dict& settings, const std::vector<size_t>& bounds, size_t threads)
+      : api_(find(name)), worlds_(worlds), pool_(threads - 1) {
+    std::vector<double> values;
+    for (int i = 0; i < api_.params; ++i)
+      values.push_back(settings.contains(api_.param[i].name) ? nb::cast<double>(settings[api_.param[i].name]) : api_.param[i].value);
+    const int limit = settings.contains("max_steps") ? nb::cast<int>(settings["max_steps"]) : api_.time_limit;
+    engine_ = api_.create(worlds, values.data(), limit);
     for (size_t g = 0; g + 1 < bounds.size(); ++g)
-      groups_.push_back(std::make_unique<fugu::Group>(*engine_, bounds[g], bounds[g + 1], threads));
+      groups_.push_back(std::make_unique<fugu::Group>(api_, engine_, bounds[g], bounds[g + 1], threads));
   }
   ~Worlds() {
-    nb::gil_scoped_release release;
-    for (auto& group : groups_)
-      if (group->running) pool_.finish(*group);
+    {
+      nb::gil_scoped_release release;
+      for (auto& group : groups_)
+        if (group->running) pool_.finish(*group);
+    }
+    api_.destroy(engine_);
   }
+  Worlds(const Worlds&) = delete;
 
   void bind(Array seeds, Array action, nb::list slots) {
-    const size_t rows = engine_->worlds * engine_->agents;
-    engine_->seeds = static_cast<const int64_t*>(need(seeds, engine_->worlds * 8));
-    engine_->action = need(action, rows * engine_->action_bytes);
+    const size_t rows = worlds_ * static_cast<size_t>(api_.agents);
+    fugu::Columns columns[2];
     for (size_t s = 0; s < 2; ++s) {
-      nb::tuple columns = nb::cast<nb::tuple>(slots[s]);
-      fugu::Columns& out = engine_->slots[s];
-      out.obs = need(nb::cast<Array>(columns[0]), rows * engine_->obs_bytes);
-      out.reward = static_cast<float*>(need(nb::cast<Array>(columns[1]), rows * 4));
-      out.terminated = static_cast<bool*>(need(nb::cast<Array>(columns[2]), rows));
-      out.truncated = static_cast<bool*>(need(nb::cast<Array>(columns[3]), rows));
-      out.first = static_cast<bool*>(need(nb::cast<Array>(columns[4]), rows));
-      out.mask = static_cast<bool*>(need(nb::cast<Array>(columns[5]), rows));
-      if (!columns[6].is_none()) {
-        Array mask = nb::cast<Array>(columns[6]);
+      nb::tuple given = nb::cast<nb::tuple>(slots[s]);
+      fugu::Columns& out = columns[s];
+      out.obs = need(nb::cast<Array>(given[0]), rows * api_.obs_bytes);
+      out.reward = static_cast<float*>(need(nb::cast<Array>(given[1]), rows * sizeof(float)));
+      out.terminated = static_cast<bool*>(need(nb::cast<Array>(given[2]), rows));
+      out.truncated = static_cast<bool*>(need(nb::cast<Array>(given[3]), rows));
+      out.first = static_cast<bool*>(need(nb::cast<Array>(given[4]), rows));
+      out.mask = static_cast<bool*>(need(nb::cast<Array>(given[5]), rows));
+      if (api_.masks_actions) {
+        Array mask = nb::cast<Array>(given[6]);
         out.choices = mask.shape(1);
         out.action_mask = static_cast<bool*>(need(mask, rows * out.choices));
       }
     }
+    api_.bind(engine_, columns, need(action, rows * api_.action_bytes),
+              static_cast<const int64_t*>(need(seeds, worlds_ * sizeof(int64_t))));
     kept_ = nb::make_tuple(seeds, action, slots);
     bound_ = true;
   }
@@ -141,9 +143,9 @@ class Worlds {
     fugu::Group& job = at(group);
     if (!bound_) throw nb::value_error("bind() first");
     if (job.running) throw nb::value_error("this group is running already");
-    if (slot < 0 || slot > 1 || (command != fugu::EngineBase::kReset && command != fugu::EngineBase::kStep))
+    if (slot < 0 || slot > 1 || (command != fugu::EngineApi::kReset && command != fugu::EngineApi::kStep))
       throw nb::value_error("no such slot or command");
-    job.command = static_cast<fugu::EngineBase::Command>(command);
+    job.command = command;
     job.slot = slot;
     job.running = true;
     pool_.start(job);
@@ -159,20 +161,33 @@ class Worlds {
 
   int64_t bad_action(size_t group) {
     fugu::Group& job = at(group);
-    return engine_->bad_action(job.low(), job.high());
+    return api_.bad_action(engine_, job.low(), job.high());
   }
 
   nb::tuple drain() {
-    const fugu::LogSum sum = engine_->drain();
-    return nb::make_tuple(sum.episodes, sum.returns, sum.lengths);
+    fugu::LogSum sum;
+    api_.drain(engine_, &sum);
+    nb::dict values;
+    for (int i = 0; i < api_.logs; ++i) values[api_.log[i]] = sum.values[i];
+    return nb::make_tuple(sum.episodes, sum.returns, sum.lengths, values);
   }
 
-  nb::bytes state() { return nb::bytes(engine_->state(), engine_->state_bytes()); }
-  void set_state(nb::bytes state) {
-    if (state.size() != engine_->state_bytes()) throw nb::value_error("this state is of other or differently many worlds");
-    std::memcpy(engine_->state(), state.c_str(), state.size());
+  nb::ndarray<nb::numpy, uint8_t> render(size_t world) {
+    if (api_.render == nullptr) throw nb::value_error("this environment draws no picture");
+    if (world >= worlds_) throw nb::index_error("no such world");
+    const size_t shape[] = {static_cast<size_t>(api_.height), static_cast<size_t>(api_.width), 3};
+    auto* pixels = new uint8_t[shape[0] * shape[1] * shape[2]]();
+    nb::capsule owner(pixels, [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
+    api_.render(engine_, world, pixels);
+    return nb::ndarray<nb::numpy, uint8_t>(pixels, 3, shape, owner);
   }
-  size_t state_bytes() const { return engine_->state_bytes(); }
+
+  nb::bytes state() { return nb::bytes(api_.state(engine_), state_bytes()); }
+  void set_state(nb::bytes state) {
+    if (state.size() != state_bytes()) throw nb::value_error("this state is of other or differently many worlds");
+    std::memcpy(api_.state(engine_), state.c_str(), state.size());
+  }
+  size_t state_bytes() const { return api_.state_bytes(engine_); }
 
  private:
   fugu::Group& at(size_t group) {
@@ -184,7 +199,9 @@ class Worlds {
     return array.data();
   }
 
-  std::unique_ptr<fugu::EngineBase> engine_;
+  const fugu::EngineApi& api_;
+  size_t worlds_;
+  void* engine_ = nullptr;
   std::vector<std::unique_ptr<fugu::Group>> groups_;
   fugu::Pool pool_;  // after what its threads use: it ends first
   nb::object kept_;
@@ -196,17 +213,19 @@ class Worlds {
 void bind_engine(nb::module_& m) {
   m.def("environments", [] {
     nb::dict out;
-    for (const auto& [name, entry] : entries()) out[name.c_str()] = entry.describe();
+    for (const auto& [name, api] : environments()) out[name.c_str()] = describe(*api);
     return out;
   });
+  m.def("load", &load, "name"_a, "path"_a, "Load an environment built by `fugu build` under this name.");
   nb::class_<Worlds>(m, "Worlds")
-      .def(nb::init<const std::string&, size_t, nb::dict, const std::vector<size_t>&, size_t>(), "name"_a, "worlds"_a, "settings"_a,
-           "bounds"_a, "threads"_a)
+      .def(nb::init<const std::string&, size_t, const nb::dict&, const std::vector<size_t>&, size_t>(), "name"_a, "worlds"_a,
+           "settings"_a, "bounds"_a, "threads"_a)
       .def("bind", &Worlds::bind, "seeds"_a.noconvert(), "action"_a.noconvert(), "slots"_a)
       .def("start", &Worlds::start, "group"_a, "command"_a, "slot"_a)
       .def("finish", &Worlds::finish, "group"_a)
       .def("bad_action", &Worlds::bad_action, "group"_a)
       .def("drain", &Worlds::drain)
+      .def("render", &Worlds::render, "world"_a)
       .def_prop_rw("state", &Worlds::state, &Worlds::set_state)
       .def_prop_ro("state_bytes", &Worlds::state_bytes);
 }

@@ -1,14 +1,23 @@
-// What an environment is: one header in envs/, plain data and static functions, compiled for the CPU and for the GPU.
+// What an environment is: one header, plain data and static functions, compiled for the CPU and for the GPU.
 //
 // An environment E declares
-//   name, agents            how it is called; how many agents one world has (they start and end together)
+//   name, agents            how it is called; how many agents one world has
 //   Obs, Action             plain structs (or scalars) of one agent's row; same order and alignment as fugu's Layout
-//   observation, action     arrays of Field that say which Gymnasium spaces those are
+//   observation, action     arrays of Field that say which Gymnasium spaces those are; several are the parts of a Dict, in
+//                           alphabetical order
 //   Params, params          settings with defaults, and their names
-//   time_limit              steps after which the engine truncates (0: never); a setting of every environment
+//   time_limit              steps after which the engine truncates (0: never); every environment has it as the setting max_steps
 //   State                   plain data, no pointers; whatever it needs to go on
-//   reset(state, params, rng), step(state, params, rng, actions, rewards) -> terminated, observe(state, params, agent, row)
-// and, where they apply, acting(state, agent) (false: the agent waits) and action_mask(state, params, agent, mask).
+//   reset(state, params, rng)
+//   step(state, params, rng, actions, rewards) -> terminated          agents start and end together
+//   observe(state, params, agent, row)
+// and, where they apply,
+//   independent = true      agents end one by one; then step(state, params, rng, actions, fresh, rewards, terminated): an agent
+//                           with fresh[agent] has ended before, its action is ignored and it starts anew within this step
+//   acting(state, agent)    false: the agent waits for its turn
+//   action_mask(state, params, agent, mask)                            one bool per discrete choice
+//   logs, log(state, params, agent, values)                            named values added up when an episode ends
+//   width, height, render(state, params, canvas)                       a picture (host only; canvas.h)
 // The engine (engine.h) does everything else, once for all: auto-reset, time limit, statistics, masks, buffers, seeds, threads.
 #pragma once
 
@@ -86,6 +95,12 @@ constexpr Field box(const char* name, const float (&lows)[N], const float (&high
 constexpr Field bytes(const char* name, int rows, int columns, double high = 255) {
   return {name, Field::kBox, 'B', 2, {rows, columns, 0}, 0, high, nullptr, nullptr, 0};
 }
+constexpr Field multi_discrete(const char* name, int size, int choices) {
+  return {name, Field::kMultiDiscrete, 'l', 1, {size, 0, 0}, 0, 0, nullptr, nullptr, choices};
+}
+constexpr Field multi_binary(const char* name, int size) {
+  return {name, Field::kMultiBinary, 'b', 1, {size, 0, 0}, 0, 0, nullptr, nullptr, 0};
+}
 constexpr Field discrete(const char* name, int choices) {
   return {name, Field::kDiscrete, 'l', 0, {0, 0, 0}, 0, 0, nullptr, nullptr, choices};
 }
@@ -96,6 +111,9 @@ struct Param {
   const char* name;
   float Params::* real = nullptr;
   int32_t Params::* whole = nullptr;
+
+  constexpr Param(const char* name, float Params::* at) : name(name), real(at) {}
+  constexpr Param(const char* name, int32_t Params::* at) : name(name), whole(at) {}
 };
 
 }  // namespace fugu

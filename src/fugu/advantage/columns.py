@@ -48,7 +48,14 @@ class Columns:
 
 
 def check_columns(
-    value: Any, reward: Any, terminated: Any, truncated: Any, bootstrap: Any, ratio: Any = None, mask: Any = None, out: Any = None
+    value: Any,
+    reward: Any,
+    terminated: Any,
+    truncated: Any,
+    bootstrap: Any,
+    ratio: Any = None,
+    mask: Any = None,
+    out: Any = None,
 ) -> Columns:
     """Views of the arguments; ``out`` is made where None is given, of the same kind as ``value``."""
     values = _view("value", value, FLOAT, None)
@@ -135,7 +142,9 @@ def _tensor_view(name: str, tensor: Any) -> np.ndarray:
         return tensor.detach().numpy()  # an advantage is a constant to every loss
     except (TypeError, RuntimeError) as error:  # bfloat16, sparse, negated or conjugate views
         what = str(tensor.dtype).removeprefix("torch.")
-        raise SpaceError(f"{name}: {what} tensor cannot be read in place ({error}); pass a dense float32 or bool tensor") from error
+        raise SpaceError(
+            f"{name}: {what} tensor cannot be read in place ({error}); pass a dense float32 or bool tensor"
+        ) from error
 
 
 def _check_out(columns: Columns) -> None:
@@ -159,4 +168,3 @@ def _is_tensor(array: Any) -> bool:
 
 def _torch() -> Any:
     return sys.modules["torch"]
-

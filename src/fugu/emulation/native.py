@@ -40,7 +40,14 @@ def native_spec(name: str, settings: Mapping[str, Any]) -> EnvSpec:
             raise ConfigError(f"{name} has no setting {key!r}.{did_you_mean(key, allowed)}")
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
             raise ConfigError(f"{name}: {key}={value!r} must be a number")
-    return EnvSpec(_space(described["observation"]), _space(described["action"]), int(described["agents"]), name=name)
+    return EnvSpec(
+        _space(described["observation"]),
+        _space(described["action"]),
+        int(described["agents"]),
+        {"render_modes": ["rgb_array"] if described["renders"] else [], "render_fps": 30},
+        "rgb_array" if described["renders"] else None,
+        name,
+    )
 
 
 def columns(rows: Rows) -> tuple[Any, ...]:
@@ -55,6 +62,7 @@ class NativeEnv:
         spec = native_spec(name, settings)
         self.name = name
         self.observation_space, self.action_space, self.num_agents = spec.observation_space, spec.action_space, spec.num_agents
+        self.metadata, self.render_mode = spec.metadata, spec.render_mode
         self._worlds = native.Worlds(name, 1, settings, [0, 1], 1)
         self._rows = Rows.zeros(Layout(self.observation_space), self.num_agents, discrete_choices(self.action_space))
         self._seeds = np.full(1, -1, np.int64)
@@ -68,6 +76,10 @@ class NativeEnv:
     def step(self, action: np.ndarray, out: Rows) -> Infos | None:
         self._action[...] = action
         return self._run(STEP, out)
+
+    def render(self) -> np.ndarray:
+        """The world as a picture, ``[height, width, 3]`` uint8."""
+        return self._worlds.render(0)
 
     def close(self) -> None:
         """Nothing to do: the world goes with the object."""

@@ -50,7 +50,7 @@ class EpisodeStats:
             self.lengths[agent] = 0
             self.started[agent] = now
 
-    def drain(self) -> tuple[int, float, float]:
-        """Episodes ended since the last call, their summed returns and lengths."""
+    def drain(self) -> tuple[int, float, float, dict[str, float]]:
+        """Episodes ended since the last call, their summed returns and lengths; no named values."""
         ended, self._ended = self._ended, (0, 0.0, 0.0)
-        return ended
+        return (*ended, {})

@@ -60,7 +60,9 @@ class VectorConfig:
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
             if value not in choices:
-                raise ConfigError(f"{name}={value!r} must be one of {', '.join(map(str, choices))}.{did_you_mean(str(value), map(str, choices))}")
+                raise ConfigError(
+                    f"{name}={value!r} must be one of {', '.join(map(str, choices))}.{did_you_mean(str(value), map(str, choices))}"
+                )
         for name in ("num_envs", "num_workers", "batch_size", "max_lag"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):

@@ -15,7 +15,7 @@ from fugu.errors import ConfigError, SpaceError
 from fugu.native import native
 from fugu.vector.buffers import Buffers
 from fugu.vector.config import VectorConfig, usable_cores
-from fugu.vector.runner import Options, agent_slices, split
+from fugu.vector.runner import Drained, Options, agent_slices, split
 
 
 class Native:
@@ -48,8 +48,7 @@ class Native:
             got = self.buffers.action[agent].tolist()
             raise SpaceError(f"actions: {got} at agent {agent} is outside {self.spec.action_space}")
 
-    def drain(self) -> tuple[int, float, float]:
-        """Episodes ended since the last call, their summed returns and lengths."""
+    def drain(self) -> Drained:
         return self._worlds.drain()
 
     def start(self, group: int, command: int, slot: int, options: Options = None) -> None:
@@ -62,9 +61,9 @@ class Native:
         return groups[0], {}
 
     def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]:
+        if name == "render" and kind == "call":
+            return [self._worlds.render(i) for i in envs]
         raise ConfigError(f"{self.spec.name} is a native environment: it has no Python attribute {name!r}")
 
     def close(self) -> None:
         """Nothing to do: threads and worlds go with the object."""
-
-

@@ -19,6 +19,10 @@ Options = dict[str, Any] | list[dict[str, Any] | None] | None
 """of a reset: the same for every env, or a list with one entry per env"""
 
 
+Drained = tuple[int, float, float, dict[str, float]]
+"""episodes, their summed returns and lengths, and the sums of the environment's own named values"""
+
+
 class Runner(Protocol):
     spec: EnvSpec
     buffers: Buffers
@@ -35,8 +39,8 @@ class Runner(Protocol):
     def check_actions(self, group: int) -> None:
         """Refuse actions in the buffers that are outside their space."""
 
-    def drain(self) -> tuple[int, float, float] | None:
-        """Episodes ended since the last call, their summed returns and lengths, if the runner keeps the statistics itself."""
+    def drain(self) -> Drained | None:
+        """What ended since the last call, if the runner keeps the statistics itself."""
 
     def start(self, group: int, command: int, slot: int, options: Options = None) -> None: ...
 

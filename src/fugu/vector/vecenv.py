@@ -26,6 +26,8 @@ class EpisodeLog(NamedTuple):
     mean_return: float
     """0 where no episode ended"""
     mean_length: float
+    mean_values: dict[str, float]
+    """of the environment's own named values"""
 
 
 class VecEnv:
@@ -131,8 +133,9 @@ class VecEnv:
 
     def drain_log(self) -> EpisodeLog:
         """What the episodes that ended since the last call (of any agent) came to."""
-        episodes, returns, lengths = self._runner.drain() or self._stats.drain()
-        return EpisodeLog(episodes, returns / max(episodes, 1), lengths / max(episodes, 1))
+        episodes, returns, lengths, values = self._runner.drain() or self._stats.drain()
+        many = max(episodes, 1)
+        return EpisodeLog(episodes, returns / many, lengths / many, {name: total / many for name, total in values.items()})
 
     # --- the environments themselves ---
 
