@@ -71,11 +71,13 @@ class NativeEnv:
 
     def reset(self, seed: int | None, out: Rows) -> Infos | None:
         self._seeds[0] = -1 if seed is None else seed
-        return self._run(RESET, out)
+        self._run(RESET, out)
+        return None
 
     def step(self, action: np.ndarray, out: Rows) -> Infos | None:
         self._action[...] = action
-        return self._run(STEP, out)
+        self._run(STEP, out)
+        return None
 
     def render(self) -> np.ndarray:
         """The world as a picture, ``[height, width, 3]`` uint8."""

@@ -28,9 +28,10 @@ def make(
 ) -> VecEnv:
     """Many copies of ``env`` as one vector env.
 
-    ``env`` is the name of a native environment (``cartpole``), a Gymnasium id, ``module:Class``, ``file.py:Class``, a class, a callable that returns an environment, or a list
-    of these with one entry per environment. ``settings`` are the fields of ``VectorConfig`` (``num_workers``, ``batch_size``,
-    ``backend``, ``seed``, ...); or give a whole ``config``.
+    ``env`` is the name of a native environment (``cartpole``), a Gymnasium id, ``module:Class``, ``file.py:Class``, a class, a
+    callable that returns an environment, or a list of these with one entry per environment. ``settings`` are the fields of
+    ``VectorConfig`` (``num_workers``, ``batch_size``, ``backend``, ``seed``, ...); or give a whole ``config``. What a native
+    environment has for settings is given as ``env_kwargs``.
     """
     if config is None:
         if num_envs is None:
