@@ -41,19 +41,28 @@ struct Tile {
   const float* value;
   const float* reward;
   const float* ratio;
+  const float* beyond;  // per segment, the value after the last column of the last tile
   const uint8_t* terminated;
   const uint8_t* truncated;
   const uint8_t* mask;
   float* out;
   int64_t stride;  // from one segment to the next
-  int64_t value_stride;
 };
 
 namespace portable {
 #include "advantage_kernel.h"
 }
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// Under the pragma a function may use instructions that the rest of the file must not. Attributes that clone a finished function come
+// too late: generic vectors have been taken apart for the lesser instruction set by then.
+#if defined(__x86_64__) && defined(__clang__)
+#define FUGU_AVX2 1
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+namespace avx2 {
+#include "advantage_kernel.h"
+}
+#pragma clang attribute pop
+#elif defined(__x86_64__) && defined(__GNUC__)
 #define FUGU_AVX2 1
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
@@ -61,13 +70,6 @@ namespace avx2 {
 #include "advantage_kernel.h"
 }
 #pragma GCC pop_options
-#elif defined(__x86_64__) && defined(__clang__)
-#define FUGU_AVX2 1
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-namespace avx2 {
-#include "advantage_kernel.h"
-}
-#pragma clang attribute pop
 #endif
 
 using Kernel = void (*)(const Columns&, const Weights&, int64_t low, int64_t high);
@@ -159,10 +161,9 @@ class Pool {
 inline constexpr int64_t kThreadRows = 1 << 17;
 inline constexpr int64_t kShareRows = 1 << 15;
 
-inline void compute(const Columns& columns, const Weights& weights, int threads, Kernel kernel = best_kernel()) {
+inline void compute(const Columns& columns, const Weights& weights, int threads, Kernel kernel) {
   if (columns.segments == 0 || columns.horizon == 0) return;
-  const int64_t blocks = (kShareRows / columns.horizon + 7) / 8;  // of 8 segments, per share
-  const int64_t share_segments = 8 * std::max<int64_t>(1, blocks);
+  const int64_t share_segments = (kShareRows / columns.horizon / portable::kLanes + 1) * portable::kLanes;
   const int64_t shares = (columns.segments + share_segments - 1) / share_segments;
   const auto work = [&](int64_t share) {
     const int64_t low = share * share_segments;

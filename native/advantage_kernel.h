@@ -1,14 +1,16 @@
 // The advantage recurrence on one range of segments. Included by advantage.h once per instruction set, inside a namespace of its own
 // and under that set's target pragma; therefore no include guard, and nothing from the standard library.
 //
-// Data is segment-major, the recurrence runs along time, and segments are independent: eight segments are computed side by side, eight
-// columns at a time. Everything that does not depend on the next column (the TD errors) is computed where it lies; then a tile of 8 x 8
-// is transposed in registers, the recurrence takes eight steps on vectors of eight segments, and the tile is transposed back.
+// Data is segment-major, the recurrence runs along time, and segments are independent: kLanes segments are computed side by side, kLanes
+// columns at a time. Everything that does not depend on the next column (the TD errors) is computed where it lies; then a square tile is
+// transposed in registers, the recurrence takes kLanes steps on vectors of kLanes segments, and the tile is transposed back. Sixteen
+// lanes of AVX-512 were no faster than these eight where that was measured (Zen 4).
 
-typedef float Floats __attribute__((vector_size(32)));
-typedef int32_t Ints __attribute__((vector_size(32)));
-typedef int8_t Bytes8 __attribute__((vector_size(8)));
-typedef int8_t Bytes16 __attribute__((vector_size(16)));
+constexpr int kLanes = 8;
+
+typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
+typedef int8_t Flags __attribute__((vector_size(kLanes)));
 
 #define FUGU_INLINE static inline __attribute__((always_inline))
 
@@ -20,20 +22,25 @@ FUGU_INLINE Floats load(const float* from) {
 
 FUGU_INLINE void store(float* to, Floats v) { __builtin_memcpy(to, &v, sizeof v); }
 
-FUGU_INLINE Bytes8 load_flags(const uint8_t* from) {
-  Bytes8 v;
+FUGU_INLINE Flags load(const uint8_t* from) {
+  Flags v;
   __builtin_memcpy(&v, from, sizeof v);
   return v;
 }
 
 // All bits of a lane where the flag is clear.
-FUGU_INLINE Ints clear(Bytes8 flags) { return __builtin_convertvector(flags == 0, Ints); }
+FUGU_INLINE Ints clear(Flags flags) { return __builtin_convertvector(flags == 0, Ints); }
 
 // The float or zero. A product with zero would let NaN and infinity through.
 FUGU_INLINE Floats keep_where(Ints lanes, Floats v) { return (Floats)(lanes & (Ints)v); }
 
 // min(v, bound), and NaN stays NaN.
-FUGU_INLINE Floats clip(Floats v, Floats bound) { return bound < v ? bound : v; }
+FUGU_INLINE Floats clip(Floats v, float bound) { return bound < v ? Floats{} + bound : v; }
+
+// The columns of a row moved down by one, `last` behind them.
+FUGU_INLINE Floats shift_in(Floats v, float last) {
+  return __builtin_shufflevector(v, Floats{last}, 1, 2, 3, 4, 5, 6, 7, 8);
+}
 
 FUGU_INLINE void transpose(Floats (&r)[8]) {
   Floats a[8], b[8];
@@ -53,7 +60,8 @@ FUGU_INLINE void transpose(Floats (&r)[8]) {
   }
 }
 
-FUGU_INLINE void transpose(Bytes8 (&r)[8]) {
+FUGU_INLINE void transpose(Flags (&r)[8]) {
+  typedef int8_t Bytes16 __attribute__((vector_size(16)));
   Bytes16 a[4], b[4];
   for (int i = 0; i < 4; ++i)
     a[i] = __builtin_shufflevector(r[2 * i], r[2 * i + 1], 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
@@ -71,110 +79,118 @@ FUGU_INLINE void transpose(Bytes8 (&r)[8]) {
   }
 }
 
-// One tile of 8 x 8. `value` has a row length of its own and one column more than the tile; `carry` is the advantage of the column
-// after the tile, per segment, and becomes that of its first column.
-template <bool kRatio, bool kMask>
-FUGU_INLINE void tile(const Tile& at, const Weights& w, Floats& carry) {
-  Floats delta[8];  // first [segment][column], then [column][segment]
-  Floats decay[8];
-  Bytes8 ended[8];
-  for (int s = 0; s < 8; ++s) {
+// One tile of kLanes segments and columns. `carry` is the advantage of the column after the tile, per segment; returned is that of its
+// first column. kLast: what comes after the tile's last column is not in `value` but in `beyond`.
+template <bool kRatio, bool kMask, bool kLast>
+FUGU_INLINE Floats tile(const Tile& at, const Weights& w, Floats carry) {
+  Floats delta[kLanes];  // first [segment][column], then [column][segment]
+  Floats decay[kLanes];
+  Flags ended[kLanes];
+  for (int s = 0; s < kLanes; ++s) {
     const int64_t row = s * at.stride;
-    const float* value = at.value + s * at.value_stride;
-    const Bytes8 terminated = load_flags(at.terminated + row);
-    const Floats next = keep_where(clear(terminated), load(value + 1));
-    delta[s] = load(at.reward + row) + w.gamma * next - load(value);
-    ended[s] = terminated | load_flags(at.truncated + row);
+    const Floats value = load(at.value + row);
+    const Floats next = kLast ? shift_in(value, at.beyond[s]) : load(at.value + row + 1);
+    const Flags terminated = load(at.terminated + row);
+    delta[s] = load(at.reward + row) + w.gamma * keep_where(clear(terminated), next) - value;
+    ended[s] = terminated | load(at.truncated + row);
     if constexpr (kRatio) {
       Floats ratio = load(at.ratio + row);
-      if constexpr (kMask) ratio = clear(load_flags(at.mask + row)) ? Floats{} + 1.0f : ratio;
-      delta[s] = clip(ratio, Floats{} + w.rho_clip) * delta[s];
-      decay[s] = w.gamma_lambda * clip(ratio, Floats{} + w.c_clip);
+      if constexpr (kMask) ratio = clear(load(at.mask + row)) ? Floats{} + 1.0f : ratio;
+      delta[s] = clip(ratio, w.rho_clip) * delta[s];
+      decay[s] = w.gamma_lambda * clip(ratio, w.c_clip);
     }
   }
   transpose(delta);
   transpose(ended);
   if constexpr (kRatio) transpose(decay);
-  for (int t = 7; t >= 0; --t) {
+  for (int t = kLanes - 1; t >= 0; --t) {
     const Floats after = keep_where(clear(ended[t]), carry);
-    carry = delta[t] + (kRatio ? decay[t] : Floats{} + w.gamma_lambda) * after;
+    if constexpr (kRatio)
+      carry = delta[t] + decay[t] * after;
+    else
+      carry = delta[t] + w.gamma_lambda * after;
     delta[t] = carry;
   }
   transpose(delta);
-  for (int s = 0; s < 8; ++s) {
+  for (int s = 0; s < kLanes; ++s) {
     Floats advantage = delta[s];
-    if constexpr (kMask) advantage = keep_where(~clear(load_flags(at.mask + s * at.stride)), advantage);
+    if constexpr (kMask) advantage = keep_where(~clear(load(at.mask + s * at.stride)), advantage);
     store(at.out + s * at.stride, advantage);
   }
+  return carry;
 }
 
-// A tile at the rim (the last columns, whose next value is the bootstrap, or fewer than 8 segments), by way of a padded copy.
+// The tile of `c` at this segment and column.
 template <bool kRatio, bool kMask>
-__attribute__((noinline)) static void rim_tile(const Columns& c, const Weights& w, int64_t segment, int64_t column, Floats& carry) {
-  const int64_t height = c.segments - segment < 8 ? c.segments - segment : 8;
-  const int64_t width = c.horizon - column < 8 ? c.horizon - column : 8;
-  const int64_t origin = segment * c.horizon + column;
-  float value[8][16] = {}, reward[8][8] = {}, ratio[8][8] = {}, out[8][8];
-  uint8_t terminated[8][8] = {}, truncated[8][8] = {}, mask[8][8] = {};
-  const bool whole = height == 8 && width == 8;
-  Tile at{value[0], reward[0], ratio[0], terminated[0], truncated[0], mask[0], out[0], 8, 16};
-  if (whole) {  // only the bootstrap column is missing
-    for (int s = 0; s < 8; ++s) store(value[s], load(c.value + origin + s * c.horizon));
-    at = Tile{value[0], c.reward + origin, kRatio ? c.ratio + origin : nullptr, c.terminated + origin, c.truncated + origin,
-              kMask ? c.mask + origin : nullptr, c.out + origin, c.horizon, 16};
-  } else {
-    for (int64_t s = 0; s < height; ++s) {
-      for (int64_t t = 0; t < width; ++t) {
-        const int64_t from = origin + s * c.horizon + t;
-        value[s][t] = c.value[from];
-        reward[s][t] = c.reward[from];
-        terminated[s][t] = c.terminated[from];
-        truncated[s][t] = c.truncated[from];
-        if constexpr (kRatio) ratio[s][t] = c.ratio[from];
-        if constexpr (kMask) mask[s][t] = c.mask[from];
-      }
-      if (width < 8) truncated[s][width - 1] = 1;  // nothing comes back from the padding columns
-    }
-  }
-  for (int64_t s = 0; s < height; ++s)
-    value[s][width] = column + width < c.horizon ? c.value[origin + s * c.horizon + width] : c.bootstrap[segment + s];
-  tile<kRatio, kMask>(at, w, carry);
-  if (!whole)
-    for (int64_t s = 0; s < height; ++s)
-      for (int64_t t = 0; t < width; ++t) c.out[origin + s * c.horizon + t] = out[s][t];
+FUGU_INLINE Tile tile_of(const Columns& c, int64_t segment, int64_t column) {
+  const int64_t at = segment * c.horizon + column;
+  return Tile{c.value + at,      c.reward + at,     kRatio ? c.ratio + at : nullptr, c.bootstrap + segment,
+              c.terminated + at, c.truncated + at, kMask ? c.mask + at : nullptr,   c.out + at, c.horizon};
 }
 
-// Asks for one tile's share of the next eight segments, which lie one after the other in memory. The processor's own prefetching does
+// A tile of fewer segments or columns, by way of a padded copy.
+template <bool kRatio, bool kMask>
+__attribute__((noinline)) static Floats rim_tile(const Columns& c, const Weights& w, int64_t segment, int64_t column, Floats carry) {
+  const int64_t height = c.segments - segment < kLanes ? c.segments - segment : kLanes;
+  const int64_t width = c.horizon - column < kLanes ? c.horizon - column : kLanes;
+  float value[kLanes][kLanes] = {}, reward[kLanes][kLanes] = {}, ratio[kLanes][kLanes] = {}, beyond[kLanes] = {};
+  uint8_t terminated[kLanes][kLanes] = {}, truncated[kLanes][kLanes] = {}, mask[kLanes][kLanes] = {};
+  float out[kLanes][kLanes];
+  for (int64_t s = 0; s < height; ++s) {
+    const int64_t row = (segment + s) * c.horizon + column;
+    for (int64_t t = 0; t < width; ++t) {
+      value[s][t] = c.value[row + t];
+      reward[s][t] = c.reward[row + t];
+      terminated[s][t] = c.terminated[row + t];
+      truncated[s][t] = c.truncated[row + t];
+      if constexpr (kRatio) ratio[s][t] = c.ratio[row + t];
+      if constexpr (kMask) mask[s][t] = c.mask[row + t];
+    }
+    const float next = column + width < c.horizon ? c.value[row + width] : c.bootstrap[segment + s];
+    (width < kLanes ? value[s][width] : beyond[s]) = next;
+    if (width < kLanes) truncated[s][width - 1] = 1;  // nothing comes back from the padding columns
+  }
+  const Tile at{value[0], reward[0], ratio[0], beyond, terminated[0], truncated[0], mask[0], out[0], kLanes};
+  carry = tile<kRatio, kMask, true>(at, w, carry);
+  for (int64_t s = 0; s < height; ++s)
+    for (int64_t t = 0; t < width; ++t) c.out[(segment + s) * c.horizon + column + t] = out[s][t];
+  return carry;
+}
+
+// Asks for one tile's share of the next kLanes segments, which lie one after the other in memory. The processor's own prefetching does
 // not follow a walk that goes backwards in short rows and jumps every few hundred bytes.
 template <bool kRatio, bool kMask>
 FUGU_INLINE void prefetch(const Columns& c, int64_t segment, int64_t column) {
-  const int64_t from = (segment + 8) * c.horizon + 8 * column;
-  for (int64_t line = 0; line < 64; line += 16) {
+  const int64_t from = (segment + kLanes) * c.horizon + kLanes * column;
+  for (int64_t line = 0; line < kLanes * kLanes; line += 16) {
     __builtin_prefetch(c.value + from + line);
     __builtin_prefetch(c.reward + from + line);
     __builtin_prefetch(c.out + from + line, 1);
     if constexpr (kRatio) __builtin_prefetch(c.ratio + from + line);
   }
-  __builtin_prefetch(c.terminated + from);
-  __builtin_prefetch(c.truncated + from);
-  if constexpr (kMask) __builtin_prefetch(c.mask + from);
+  for (int64_t line = 0; line < kLanes * kLanes; line += 64) {
+    __builtin_prefetch(c.terminated + from + line);
+    __builtin_prefetch(c.truncated + from + line);
+    if constexpr (kMask) __builtin_prefetch(c.mask + from + line);
+  }
 }
 
-// Segments [low, high); low is a multiple of 8.
+// Segments [low, high).
 template <bool kRatio, bool kMask>
 static void segments(const Columns& c, const Weights& w, int64_t low, int64_t high) {
-  for (int64_t segment = low; segment < high; segment += 8) {
+  for (int64_t segment = low; segment < high; segment += kLanes) {
+    const bool whole = c.segments - segment >= kLanes;
+    int64_t column = (c.horizon - 1) / kLanes * kLanes;
     Floats carry = {};
-    for (int64_t column = (c.horizon - 1) & ~int64_t{7}; column >= 0; column -= 8) {
-      prefetch<kRatio, kMask>(c, segment, column);  // past the end at last, which is harmless
-      if (c.segments - segment < 8 || c.horizon - column <= 8) {
-        rim_tile<kRatio, kMask>(c, w, segment, column, carry);
-        continue;
-      }
-      const int64_t origin = segment * c.horizon + column;
-      tile<kRatio, kMask>(Tile{c.value + origin, c.reward + origin, kRatio ? c.ratio + origin : nullptr, c.terminated + origin,
-                               c.truncated + origin, kMask ? c.mask + origin : nullptr, c.out + origin, c.horizon, c.horizon},
-                          w, carry);
+    prefetch<kRatio, kMask>(c, segment, column);  // past the end at last, which is harmless
+    if (whole && column + kLanes == c.horizon)
+      carry = tile<kRatio, kMask, true>(tile_of<kRatio, kMask>(c, segment, column), w, carry);
+    else
+      carry = rim_tile<kRatio, kMask>(c, w, segment, column, carry);
+    while ((column -= kLanes) >= 0) {
+      prefetch<kRatio, kMask>(c, segment, column);
+      carry = whole ? tile<kRatio, kMask, false>(tile_of<kRatio, kMask>(c, segment, column), w, carry)
+                    : rim_tile<kRatio, kMask>(c, w, segment, column, carry);
     }
   }
 }

@@ -1,10 +1,10 @@
 // Python faces of advantage.h.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 
 #include <optional>
 
-#include <nanobind/stl/optional.h>
 
 #include "advantage.h"
 
@@ -43,7 +43,7 @@ void advantage(const Floats& value, const Floats& reward, const Flags& terminate
       .horizon = static_cast<int64_t>(value.shape(1)),
   };
   const fugu::advantage::Weights weights{gamma, gamma_lambda, rho_clip, c_clip};
-  const auto kernel = portable ? &fugu::advantage::portable::run : fugu::advantage::best_kernel();
+  const fugu::advantage::Kernel kernel = portable ? &fugu::advantage::portable::run : fugu::advantage::best_kernel();
   nb::gil_scoped_release release;
   fugu::advantage::compute(columns, weights, threads, kernel);
 }

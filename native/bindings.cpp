@@ -110,6 +110,8 @@ NB_MODULE(_native, m) {
       .def("status", [](SharedControl& self, size_t worker) { self.check(worker); return self.control.status(worker); }, "worker"_a)
       .def("progress", [](SharedControl& self, size_t worker) { self.check(worker); return self.control.progress(worker); },
            "worker"_a)
+      .def("seq", [](SharedControl& self, size_t worker) { self.check(worker); return self.control.seq(worker); }, "worker"_a)
+      .def("taken", [](SharedControl& self) { return self.control.taken(); })
       .def("settle", [](SharedControl& self, size_t worker) { self.check(worker); self.control.settle(worker); }, "worker"_a)
       .def("wait_all",
            [](SharedControl& self, size_t low, size_t high, double timeout_s) {

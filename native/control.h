@@ -27,13 +27,13 @@ struct alignas(kLine) Bell {
 };
 struct alignas(kLine) CommandLine {  // written by the parent, except `parked`
   std::atomic<uint32_t> seq;
-  uint32_t command;
-  uint32_t slot;
+  std::atomic<uint32_t> command;
+  std::atomic<uint32_t> slot;
   std::atomic<uint32_t> parked;
 };
-struct alignas(kLine) DoneLine {  // written by the worker
+struct alignas(kLine) DoneLine {  // written by the worker; by the parent only to settle what it owed
   std::atomic<uint32_t> seq;
-  uint32_t status;
+  std::atomic<uint32_t> status;
   std::atomic<uint32_t> progress;
 };
 static_assert(sizeof(Bell) == kLine && sizeof(CommandLine) == kLine && sizeof(DoneLine) == kLine);
@@ -100,17 +100,13 @@ bool wait_until(Ready ready, std::atomic<uint32_t>& word, std::atomic<uint32_t>&
       return true;
     }
   }
-  bool done = false;
-  for (;;) {
-    const uint32_t seen = word.load(std::memory_order_seq_cst);
-    parked.store(1, std::memory_order_seq_cst);
-    done = ready();
-    t = now_us();
-    if (done || t >= deadline) break;
+  const uint32_t seen = word.load(std::memory_order_seq_cst);
+  parked.store(1, std::memory_order_seq_cst);
+  bool done = ready();
+  t = now_us();
+  if (!done && t < deadline) {  // one sleep at most: a signal may have ended it, and only the caller can run Python's handlers
     futex_wait(word, seen, deadline - t);
     done = ready();
-    // One sleep per call at most: a signal may have ended it, and only the caller can run Python's handlers.
-    break;
   }
   parked.store(0, std::memory_order_seq_cst);
   if (done) patience.learn(now_us() - start);
@@ -132,8 +128,8 @@ class Control {
   // --- parent ---
   void post(size_t worker, uint32_t command, uint32_t slot) {
     CommandLine& line = commands_[worker];
-    line.command = command;
-    line.slot = slot;
+    line.command.store(command, std::memory_order_relaxed);
+    line.slot.store(slot, std::memory_order_relaxed);
     line.seq.store(line.seq.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
     if (line.parked.load(std::memory_order_seq_cst)) futex_wake(line.seq);
   }
@@ -150,11 +146,12 @@ class Control {
   bool wait(Ready ready, double timeout_us) {
     return wait_until(ready, bell_->rings, bell_->parked, patience_, timeout_us);
   }
-  uint32_t status(size_t worker) const { return dones_[worker].status; }
+  uint32_t status(size_t worker) const { return dones_[worker].status.load(std::memory_order_relaxed); }
+  uint32_t seq(size_t worker) const { return commands_[worker].seq.load(std::memory_order_relaxed); }
   uint32_t progress(size_t worker) const { return dones_[worker].progress.load(std::memory_order_relaxed); }
   // After a worker died or was replaced: whatever it owed counts as delivered.
   void settle(size_t worker) {
-    dones_[worker].status = 0;
+    dones_[worker].status.store(0, std::memory_order_relaxed);
     dones_[worker].seq.store(commands_[worker].seq.load(std::memory_order_relaxed), std::memory_order_seq_cst);
   }
 
@@ -166,11 +163,12 @@ class Control {
     return wait_until([&] { return (taken_ = line.seq.load(std::memory_order_acquire)) != seen; }, line.seq, line.parked,
                       patience_, timeout_us);
   }
-  uint32_t command(size_t worker) const { return commands_[worker].command; }
-  uint32_t slot(size_t worker) const { return commands_[worker].slot; }
+  uint32_t command(size_t worker) const { return commands_[worker].command.load(std::memory_order_relaxed); }
+  uint32_t slot(size_t worker) const { return commands_[worker].slot.load(std::memory_order_relaxed); }
+  uint32_t taken() const { return taken_; }
   void set_progress(size_t worker, uint32_t value) { dones_[worker].progress.store(value, std::memory_order_relaxed); }
   void finish(size_t worker, uint32_t status) {
-    dones_[worker].status = status;
+    dones_[worker].status.store(status, std::memory_order_relaxed);
     dones_[worker].seq.store(taken_, std::memory_order_seq_cst);
     bell_->rings.fetch_add(1, std::memory_order_seq_cst);
     if (bell_->parked.load(std::memory_order_seq_cst)) futex_wake(bell_->rings);

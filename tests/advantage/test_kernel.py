@@ -64,6 +64,7 @@ def test_ending_in_the_last_column_bootstraps_only_if_truncated(kernel, horizon)
     np.testing.assert_allclose(got, delta, rtol=0, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("column", ["value", "reward", "ratio"])
 def test_nan_stays_in_its_segment_and_behind_the_previous_cut(kernel, column):
     columns, ratio = noise(20, 40, ending=0), random_ratio(20, 40)
@@ -118,6 +119,7 @@ def test_masked_rows_are_zero_even_when_their_advantage_is_not_a_number(kernel):
 def test_every_number_of_threads_gives_the_same_bits():
     columns, ratio = noise(8003, 70), random_ratio(8003, 70)
     first = vtrace(**columns, ratio=ratio, **SETTINGS, threads=1)
+    np.testing.assert_allclose(first, vtrace_reference(**columns, ratio=ratio, **SETTINGS), rtol=0, atol=1e-5)
     for threads in (2, 3, 4, 16):
         assert vtrace(**columns, ratio=ratio, **SETTINGS, threads=threads).tobytes() == first.tobytes()
 

@@ -24,6 +24,11 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 ACTIONS = np.zeros(8, np.int64)
 
 
+def two(backend):
+    """Two shards, where the backend has shards."""
+    return {"num_workers": 2} if backend == "process" else {}
+
+
 def step_until_error(vec, limit=12):
     """The error that stepping ends in, and how long the step that raised it took."""
     for _ in range(limit):
@@ -86,7 +91,7 @@ def test_env_that_takes_its_process_down_is_reported(fault, signum, code, phase)
 @pytest.mark.parametrize("phase", ["make", "reset", "step"])
 def test_exception_in_env_keeps_type_text_place_and_traceback(backend, bad, phase):
     with pytest.raises(EnvError) as caught:
-        with fugu.vector.make(one_bad(8, bad, "raise", phase=phase), backend=backend, num_workers=2, seed=7) as vec:
+        with fugu.vector.make(one_bad(8, bad, "raise", phase=phase), backend=backend, seed=7, **two(backend)) as vec:
             vec.reset()
             for _ in range(5):
                 vec.step(ACTIONS)
@@ -127,7 +132,7 @@ def test_odd_exceptions_in_a_worker_are_reported_too(fault):
 )
 @pytest.mark.parametrize(("backend", "bad"), [("serial", 2), ("process", 2), ("process", 6)])
 def test_values_that_do_not_fit_the_spaces_are_refused_by_name(backend, bad, fault, text):
-    with fugu.vector.make(one_bad(8, bad, fault), backend=backend, num_workers=2) as vec:
+    with fugu.vector.make(one_bad(8, bad, fault), backend=backend, **two(backend)) as vec:
         vec.reset()
         error, took = step_until_error(vec)
     assert isinstance(error, EnvError)
@@ -151,7 +156,7 @@ def test_hanging_worker_raises_at_the_timeout_and_closes(fault):
 @pytest.mark.parametrize("backend", ["serial", "process"])
 @pytest.mark.parametrize("fault", ["sleep", "spin"])
 def test_env_that_hangs_in_the_calling_process_raises_at_the_timeout(backend, fault):
-    vec = fugu.vector.make(one_bad(8, 1, fault), backend=backend, num_workers=2, step_timeout=0.5)
+    vec = fugu.vector.make(one_bad(8, 1, fault), backend=backend, step_timeout=0.5, **two(backend))
     vec.reset()
     error, took = step_until_error(vec)
     assert isinstance(error, EnvTimeout)

@@ -1,7 +1,7 @@
 """The arguments of the advantage functions: numpy arrays or CPU tensors in, checked numpy views of the same memory out.
 
-Nothing is copied or converted; what does not fit is a ``SpaceError`` that names the argument. torch is never imported here: whoever
-passes a tensor has done that.
+Nothing is copied or converted; what does not fit is a ``SpaceError`` that names the argument. torch is never imported here:
+whoever passes a tensor has done that.
 """
 
 from __future__ import annotations
@@ -104,12 +104,12 @@ def check_threads(threads: int | None) -> int:
 
 
 def compute_native(
-    columns: Columns, gamma: float, lam: float, rho_clip: float = math.inf, c_clip: float = math.inf, threads: int | None = None
+    columns: Columns, gamma: float, lam: float, rho_clip: float = math.inf, c_clip: float = math.inf, *, threads: int
 ) -> None:
     """Write the advantage into ``columns.out``. One kernel serves GAE (no ratio) and V-trace."""
     c = columns
     inputs = (c.value, c.reward, c.terminated, c.truncated, c.bootstrap, c.ratio, c.mask)
-    native.advantage(*inputs, c.out, gamma, gamma * lam, rho_clip, c_clip, check_threads(threads))
+    native.advantage(*inputs, c.out, gamma, gamma * lam, rho_clip, c_clip, threads)
 
 
 def _view(name: str, array: Any, dtype: np.dtype, shape: tuple[int, ...] | None) -> np.ndarray:

@@ -1,21 +1,21 @@
 """Generalized advantage estimation (Schulman et al. 2016, arXiv:1506.02438) by fugu's row convention.
 
-In: the columns of a rollout, ``[segments, horizon]``, and ``bootstrap``, ``[segments]``: the value of the observation after the last
-column. Out: ``advantage``, ``[segments, horizon]``; the value target is ``advantage + value``.
+In: the columns of a rollout, ``[segments, horizon]``, and ``bootstrap``, ``[segments]``: the value of the observation after the
+last column. Out: ``advantage``, ``[segments, horizon]``; the value target is ``advantage + value``.
 
 Row t holds an observation, the action taken on it and what that action produced, so with ``V[horizon] = bootstrap``::
 
     delta[t] = reward[t] + gamma * (1 - terminated[t]) * V[t+1] - V[t]
     A[t]     = delta[t] + gamma * lam * (1 - (terminated[t] | truncated[t])) * A[t+1]        A[horizon] = 0
 
-- A terminated row has no future. A truncated one bootstraps from ``V[t+1]``, which is the value of the true final observation: the row
-  after an ending holds it, and after an ending in the last column ``bootstrap`` does.
-- The row after an ending is masked, its action went nowhere. Its own advantage means nothing and influences no row that counts: the
-  accumulation is cut one row before.
-- Rows of an agent that waits for its turn are masked too, but nothing ended there: the accumulation passes through them, so rewards that
-  arrive meanwhile reach the action that caused them, discounted by the rows in between.
+- A terminated row has no future. A truncated one bootstraps from ``V[t+1]``, which is the value of the true final observation:
+  the row after an ending holds it, and after an ending in the last column ``bootstrap`` does.
+- The row after an ending is masked: its action went nowhere. Its own advantage means nothing and influences no row that counts,
+  because the accumulation is cut one row before.
+- Rows of an agent that waits for its turn are masked too, but nothing ended there: the accumulation passes through them, so that
+  rewards which arrive meanwhile reach the action that caused them, discounted by the rows in between.
 - Masked rows come out as 0 where a ``mask`` is given.
-- NaN and infinity are not swallowed, but go no further than the cut before them: what is cut off is left out, not multiplied by zero.
+- NaN and infinity are not swallowed, but go no further than the cut before them: what is cut off is left out, not multiplied by 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from fugu.advantage.columns import Array, check_columns, check_fraction, compute_native
+from fugu.advantage.columns import Array, check_columns, check_fraction, check_threads, compute_native
 from fugu.native import native
 
 
@@ -43,12 +43,14 @@ def gae(
 ) -> Array:
     """Advantage of every row, as an array of the same kind as ``value``.
 
-    ``value``, ``reward``: float32 ``[segments, horizon]``. ``terminated``, ``truncated``, ``mask``: bool of that shape. ``bootstrap``:
-    float32 ``[segments]``. Numpy arrays or CPU tensors, contiguous; nothing is copied, gradients do not flow. ``out`` is written and
-    returned if given; it may be ``reward``. ``threads``: one per usable core by default; the result does not depend on it.
+    ``value``, ``reward``: float32 ``[segments, horizon]``. ``terminated``, ``truncated``, ``mask``: bool of that shape.
+    ``bootstrap``: float32 ``[segments]``. Numpy arrays or CPU tensors, contiguous; nothing is copied, gradients do not flow.
+    ``out`` is written and returned if given; it may be ``reward``. ``threads``: at most this many, by default one per usable
+    core; the result does not depend on it.
     """
     gamma, lam = check_fraction("gamma", gamma), check_fraction("lam", lam)
     columns = check_columns(value, reward, terminated, truncated, bootstrap, mask=mask, out=out)
+    threads = check_threads(threads)
     if native is not None:
         compute_native(columns, gamma, lam, threads=threads)
     else:

@@ -1,27 +1,27 @@
 """V-trace (Espeholt et al. 2018, arXiv:1802.01561) with the lambda of GAE, by fugu's row convention.
 
-In: the columns of ``gae``, and ``ratio``, ``[segments, horizon]``: how much likelier the action of a row is under the policy that learns
-than under the one that acted, ``exp(logprob_now - logprob_then)``. Out: ``advantage``, ``[segments, horizon]``.
+In: the columns of ``gae``, and ``ratio``, ``[segments, horizon]``: how much likelier the action of a row is under the policy that
+learns than under the one that acted, ``exp(logprob_now - logprob_then)``. Out: ``advantage``, ``[segments, horizon]``.
 
 With ``rho = min(ratio, rho_clip)`` and ``c = min(ratio, c_clip)``::
 
     delta[t] = rho[t] * (reward[t] + gamma * (1 - terminated[t]) * V[t+1] - V[t])
-    A[t]     = delta[t] + gamma * lam * c[t] * (1 - (terminated[t] | truncated[t])) * A[t+1]
+    A[t]     = delta[t] + gamma * lam * c[t] * (1 - (terminated[t] | truncated[t])) * A[t+1]        A[horizon] = 0
 
-Unrolled, ``A[s]`` is the sum over t of ``(gamma * lam)^(t-s) * c[s] * ... * c[t-1] * delta[t]``: the c's multiply as in the paper. With
-``lam=1`` it is exactly the paper's ``v_s - V(x_s)``, so ``advantage + value`` is the V-trace target ``v_s`` (with ``lam`` below 1 the
-paper's remark 2). The paper's policy gradient uses another advantage, ``rho[s] * (r[s] + gamma * v[s+1] - V[s])``, which can be had from
-this one's targets. With ``ratio = 1`` and clips of at least 1, ``vtrace`` is ``gae``.
+Unrolled, ``A[s]`` is the sum over t of ``(gamma * lam)^(t-s) * c[s] * ... * c[t-1] * delta[t]``: the c's multiply as in the paper.
+With ``lam=1`` it is exactly the paper's ``v_s - V(x_s)``, so ``advantage + value`` is the V-trace target ``v_s``; ``lam`` below 1 is
+the paper's remark 2. The paper's policy gradient weighs with ``rho[s] * (r[s] + gamma * v[s+1] - V[s])``, which follows from these
+targets. With ``ratio = 1`` and clips of at least 1, ``vtrace`` is ``gae``.
 
-Endings, masks, ``bootstrap`` and NaN are treated as in ``gae``. On a masked row nobody chose anything, so its ``ratio`` is not read and
-counts as 1.
+Endings, masks, ``bootstrap`` and NaN are treated as in ``gae``. On a masked row nobody chose anything, so its ``ratio`` is not read
+and counts as 1.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from fugu.advantage.columns import Array, check_clip, check_columns, check_fraction, compute_native
+from fugu.advantage.columns import Array, check_clip, check_columns, check_fraction, check_threads, compute_native
 from fugu.native import native
 
 
@@ -43,15 +43,16 @@ def vtrace(
 ) -> Array:
     """Advantage of every row, as an array of the same kind as ``value``.
 
-    ``ratio``: float32 ``[segments, horizon]``; the other columns, ``out`` (which may also be ``ratio``) and ``threads`` are those of
-    ``gae``. ``rho_clip`` bounds the weight of a row's own TD error, ``c_clip`` how much of the future flows back through it; ``math.inf``
-    means no bound.
+    ``ratio``: float32 ``[segments, horizon]``; the other columns, ``out`` (which may also be ``ratio``) and ``threads`` are those
+    of ``gae``. ``rho_clip`` bounds the weight of a row's own TD error, ``c_clip`` how much of the future flows back through it;
+    ``math.inf`` means no bound.
     """
     gamma, lam = check_fraction("gamma", gamma), check_fraction("lam", lam)
     rho_clip, c_clip = check_clip("rho_clip", rho_clip), check_clip("c_clip", c_clip)
     columns = check_columns(value, reward, terminated, truncated, bootstrap, ratio, mask, out)
+    threads = check_threads(threads)
     if native is not None:
-        compute_native(columns, gamma, lam, rho_clip, c_clip, threads)
+        compute_native(columns, gamma, lam, rho_clip, c_clip, threads=threads)
     else:
         c = columns
         inputs = (c.value, c.reward, c.terminated, c.truncated, c.bootstrap, c.ratio)

@@ -52,8 +52,6 @@ def factories(
     env: Any, num_envs: int, kwargs: Mapping[str, Any] | None = None, emulation: Emulation | None = None
 ) -> list[Factory]:
     """One factory per environment. ``env`` may be a list with one entry per environment."""
-    if not isinstance(num_envs, int) or isinstance(num_envs, bool) or num_envs < 1:
-        raise ConfigError(f"num_envs={num_envs!r} must be a whole number of at least 1")
     kwargs, emulation = kwargs or {}, emulation or Emulation()
     if isinstance(env, list | tuple):
         if len(env) != num_envs:

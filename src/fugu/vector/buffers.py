@@ -11,6 +11,7 @@ import math
 import mmap
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,7 @@ class Buffers:
                 raise SpaceError(f"actions: expected shape {list(target.shape)}, got {list(array.shape)}")
             if not np.can_cast(array.dtype, target.dtype, "same_kind"):
                 raise SpaceError(f"actions: expected {target.dtype}, got {array.dtype}")
-            if array.dtype != target.dtype and array.dtype.itemsize > target.dtype.itemsize and array.dtype.kind in "iu":
-                _refuse_overflow(array, target.dtype)
+            _refuse_overflow(array, target.dtype)
             target[...] = array
 
     def check_actions(self, agents: slice) -> None:
@@ -137,9 +137,14 @@ def _available_memory() -> int | None:
     try:
         with open("/proc/meminfo") as file:
             line = next(line for line in file if line.startswith("MemAvailable:"))
-        return int(line.split()[1]) * 1024
+        free = int(line.split()[1]) * 1024
     except (OSError, StopIteration, ValueError):
         return None
+    try:  # a container may have less than the machine
+        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text().strip() for name in ("max", "current"))
+        return free if limit == "max" else min(free, int(limit) - int(used))
+    except (OSError, ValueError):
+        return free
 
 
 def _aligned(nbytes: int) -> Any:
@@ -152,6 +157,9 @@ def _write_structure(layout: Layout, node: Node, value: Any, views: list[np.ndar
     if isinstance(node.space, gs.Dict | gs.Tuple):
         if len(value) != len(node.children):
             raise SpaceError(f"actions: expected the parts {list(node.keys)}, got {len(value)} parts")
+        missing = [key for key in node.keys if isinstance(value, dict) and key not in value]
+        if missing:
+            raise SpaceError(f"actions: expected the parts {list(node.keys)}, missing {missing[0]!r}")
         for key, child in zip(node.keys, node.children, strict=True):
             _write_structure(layout, child, value[key], views)
         return
@@ -161,10 +169,13 @@ def _write_structure(layout: Layout, node: Node, value: Any, views: list[np.ndar
     if array.shape != view.shape or not np.can_cast(array.dtype, view.dtype, "same_kind"):
         name = layout.leaves[node.leaf].name
         raise SpaceError(f"actions{_of(name)}: expected {view.dtype}{list(view.shape)}, got {array.dtype}{list(array.shape)}")
+    _refuse_overflow(array, view.dtype)
     view[...] = array
 
 
 def _refuse_overflow(array: np.ndarray, dtype: np.dtype) -> None:
+    if array.dtype.kind not in "iu" or array.dtype.itemsize <= dtype.itemsize:
+        return
     info = np.iinfo(dtype)
     if array.size and (array.min() < info.min or array.max() > info.max):
         raise SpaceError(f"actions: a value does not fit {dtype}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from dataclasses import dataclass
 from typing import Literal
@@ -63,13 +64,19 @@ class VectorConfig:
                 raise ConfigError(
                     f"{name}={value!r} must be one of {', '.join(map(str, choices))}.{did_you_mean(str(value), map(str, choices))}"
                 )
-        for name in ("num_envs", "num_workers", "batch_size", "max_lag"):
+        for name in ("num_envs", "num_workers", "batch_size", "max_lag", "seed", "max_restarts"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise ConfigError(f"{name}={value!r} must be a whole number of at least 1")
+            if value is None and name in ("num_workers", "batch_size"):
+                continue
+            if isinstance(value, bool) or not hasattr(value, "__index__"):
+                raise ConfigError(f"{name}={value!r} must be a whole number")
+            object.__setattr__(self, name, operator.index(value))
+            if name not in ("seed", "max_restarts") and value < 1:
+                raise ConfigError(f"{name}={value!r} must be at least 1")
         for name in ("start_timeout", "reset_timeout", "step_timeout"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)!r} must be a positive number of seconds")
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise ConfigError(f"{name}={value!r} must be a positive number of seconds")
         if self.max_restarts < 0:
             raise ConfigError(f"max_restarts={self.max_restarts} must not be negative")
         if self.batch_size is not None and self.num_envs % self.batch_size:
@@ -77,6 +84,13 @@ class VectorConfig:
             raise ConfigError(
                 f"batch_size={self.batch_size} must divide num_envs={self.num_envs}; try batch_size={_nearest(self.batch_size, valid)} "
                 f"or num_envs={_nearest_multiple(self.num_envs, self.batch_size)}"
+            )
+        if self.backend == "serial" and ((self.num_workers or 1) > 1 or self.isolate):
+            what = "isolate=True" if self.isolate else f"num_workers={self.num_workers}"
+            raise ConfigError(f"{what} needs other processes, which backend='serial' has none of; use backend='process'")
+        if self.isolate is False and self.num_batches > 1:
+            raise ConfigError(
+                f"isolate=False lets the caller step environments, but batch_size={self.batch_size} leaves it free"
             )
         if self.num_workers is not None and self.num_workers > self.num_envs:
             raise ConfigError(

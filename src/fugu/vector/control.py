@@ -1,7 +1,8 @@
 """Hand-over between the parent and its workers: who has what to do, and who is done.
 
 The readable reference of native/control.h, with the same memory and the same methods, and the fallback where the native core
-is missing: it polls and naps instead of sleeping on a futex, so it is slower to answer and not quite idle when idle.
+is missing: it polls and naps instead of sleeping on a futex, so it is slower to answer and not quite idle when idle. It counts
+on stores becoming visible in order, as on x86.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ class PollingControl:
     def status(self, worker: int) -> int:
         return int(self._dones[worker, STATUS])
 
+    def seq(self, worker: int) -> int:
+        """Sequence number of the command posted last."""
+        return int(self._commands[worker, SEQ])
+
     def progress(self, worker: int) -> int:
         return int(self._dones[worker, PROGRESS])
 
@@ -84,6 +89,10 @@ class PollingControl:
 
     def slot(self, worker: int) -> int:
         return int(self._commands[worker, SLOT])
+
+    def taken(self) -> int:
+        """Sequence number of the command being carried out."""
+        return int(self._taken)
 
     def set_progress(self, worker: int, value: int) -> None:
         self._dones[worker, PROGRESS] = value

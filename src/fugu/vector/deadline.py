@@ -47,11 +47,19 @@ class Deadline:
         global _running
         if _running is self:
             _running = None
+        if kind is _Expired:
+            raise self.error() from None
 
     def error(self) -> EnvTimeout:
         shard, k = self._shard, self._shard.running
-        message = f"no answer within {self._seconds:g} s ({self._phase}_timeout)"
-        return EnvTimeout(message, envs=(shard.first_env + k,), seeds=(shard.seeds[k],), phase=self._phase)
+        setting = {"make": " (start_timeout)", "close": ""}.get(self._phase, f" ({self._phase}_timeout)")
+        message = f"no answer within {self._seconds:g} s{setting}"
+        seeds = () if self._phase == "make" else (shard.seeds[k],)
+        return EnvTimeout(message, envs=(shard.first_env + k,), seeds=seeds, phase=self._phase)
+
+
+class _Expired(BaseException):
+    """Raised from the signal handler inside the env's own code; not an Exception, which envs may swallow."""
 
 
 def release() -> None:
@@ -82,5 +90,6 @@ def _expired(signum: int, frame: FrameType | None) -> None:
         return
     left = running.until - time.monotonic()
     if left <= 0:
-        raise running.error()
+        _arm(0.5)  # the env may catch even this; it hears it again
+        raise _Expired
     _arm(max(left, 1e-3))  # the timer counts whole microseconds, and none of them would mean off

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 
 from fugu.errors import WorkerDied
+from fugu.vector.mail import Mailbox, pair
 from fugu.vector.worker import BOOT
 
 POLITE_S, TERM_S = 1.0, 1.0
@@ -27,17 +27,18 @@ class Worker:
     def __init__(self, number: int, envs: range, memory: int) -> None:
         self.number = number
         self.envs = envs
-        ours, theirs = socket.socketpair()
+        ours, theirs = pair()
         self._crash = os.fdopen(anonymous_file("fugu-crash"), "rb", buffering=0)
         fds = (theirs.fileno(), memory, self._crash.fileno())
-        command = [sys.executable, "-c", BOOT, json.dumps(sys.path), str(os.getpid()), *map(str, fds)]
+        command = [sys.executable, "-c", BOOT, json.dumps([str(path) for path in sys.path]), str(os.getpid()), *map(str, fds)]
         environment = {"OMP_NUM_THREADS": "1", **os.environ}  # one core per worker, unless the user says otherwise
         self.process = subprocess.Popen(
             command, pass_fds=fds, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
         )
         theirs.close()
-        self.connection = Connection(ours.detach())
+        self.mailbox = Mailbox(ours)
         self._ended: os.waitid_result | None = None
+        self._reaped = False
 
     def exited(self, wait: float = 0.0) -> bool:
         """Whether the process is over. It stays a zombie until ``reap``, so its number cannot be given to another."""
@@ -88,6 +89,8 @@ class Worker:
 
     def kill_group(self, how: int) -> None:
         """Signal the worker and whatever processes its environments started."""
+        if self._reaped:
+            return  # the number may be somebody else's by now
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, how)
 
@@ -95,7 +98,8 @@ class Worker:
         """Collect the ended process and let go of every descriptor."""
         self.kill_group(signal.SIGKILL)
         self.process.wait()
-        self.connection.close()
+        self._reaped = True
+        self.mailbox.close()
         self._crash.close()
 
     def _crash_text(self) -> str:
@@ -109,17 +113,23 @@ class Worker:
 def anonymous_file(name: str) -> int:
     """Memory behind a descriptor: it has no path, so nothing can be left behind."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create(name, os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
+        fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    if fd > 2:
+        return fd
+    try:  # a program whose standard streams are closed: what it prints must not land here
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
 
 
 def end_all(workers: list[Worker], politely: bool = True) -> None:
     """End every worker within a few seconds: wait for those that close by themselves, then SIGTERM, then SIGKILL; reap all."""
     if politely:
         for worker in workers:  # ends one that waits for mail, or has mail nobody will read
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(worker.connection.fileno())) as end:
-                end.shutdown(socket.SHUT_RDWR)
+            worker.mailbox.shutdown()
         _await(workers, POLITE_S)
         for worker in workers:
             if not worker.exited():

@@ -60,6 +60,9 @@ class Native:
         self._worlds.finish(groups[0])
         return groups[0], {}
 
+    def abandon(self, group: int) -> None:
+        self._worlds.finish(group)
+
     def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]:
         if name == "render" and kind == "call":
             return [self._worlds.render(i) for i in envs]

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle
+import gymnasium
 
 from fugu.emulation.env import EnvSpec, Infos, spec_of
 from fugu.emulation.factory import Factory
@@ -25,8 +26,9 @@ from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.control import Control
 from fugu.vector.deadline import Deadline, release
 from fugu.vector.launch import Worker, anonymous_file, end_all
+from fugu.vector.mail import HANDSHAKE
 from fugu.vector.runner import CALL, CLOSE, RESET, STEP, Options, agent_slices, split
-from fugu.vector.serial import check_budget, check_specs, run_here
+from fugu.vector.serial import build_here, check_budget, check_specs, close_here, run_here
 from fugu.vector.shard import Shard, restart_seed, truncate
 from fugu.vector.worker import ERROR, MAIL, WITH_OPTIONS, Bind, Start
 
@@ -74,7 +76,7 @@ class Process:
         specs: list[EnvSpec] = []
         if self._hosted:  # built here while the workers build theirs
             own = self._split.envs[0]
-            self._local = Shard([self._factories[i] for i in own], 0, infos=config.infos or "all", on_error=config.on_error)
+            self._local = build_here([self._factories[i] for i in own], 0, self._deadline, config)
             specs += [spec_of(env) for env in self._local.envs]
         deadline = time.monotonic() + config.start_timeout
         for worker in self._workers:
@@ -114,8 +116,9 @@ class Process:
             ) from error
         worker = Worker(index + self._hosted, envs, self._memory)
         try:
-            start = Start(pickled, worker.number, envs.start, self._config.infos or "all", self._config.on_error, seeds)
-            worker.connection.send_bytes(pickle.dumps(start))
+            config = self._config
+            start = Start(pickled, _registry(), worker.number, envs.start, config.infos or "all", config.on_error, seeds)
+            worker.mailbox.send(HANDSHAKE, pickle.dumps(start))
         except (BrokenPipeError, ConnectionResetError):
             pass  # it died already; the first look at its mail says how
         except BaseException:
@@ -135,7 +138,7 @@ class Process:
             self._spin,
         )
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            worker.connection.send_bytes(pickle.dumps(bind))
+            worker.mailbox.send(HANDSHAKE, pickle.dumps(bind))
 
     # --- running ---
 
@@ -151,11 +154,12 @@ class Process:
         self._orders[group] = (command, slot, options)
         self._own_turn = self._local is not None
         control = self._control
+        pickled = None if options is None else _pickled(options, "the reset options")
         for index in range(*self._ranges[group]):
-            if command == RESET and options is not None:
+            if pickled is not None:
                 control.post(index, RESET, slot | WITH_OPTIONS)
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # finish() finds out
-                    self._workers[index].connection.send_bytes(cloudpickle.dumps(options))
+                    self._workers[index].mailbox.send(control.seq(index), pickled)
             elif self._reborn and index in self._reborn:
                 control.post(index, RESET, slot)
             else:
@@ -171,11 +175,15 @@ class Process:
         errors = []
         for index in range(*self._ranges[group]):
             status = self._control.status(index)
-            if status == MAIL:
-                infos.update(self._mail(self._workers[index], "step", self._due[group]))
-            elif status == ERROR:
-                errors.append(self._error(self._workers[index], group))
-                self._control.settle(index)
+            if status not in (MAIL, ERROR):
+                continue
+            worker = self._workers[index]
+            try:
+                infos.update(self._mail(worker, self._phase(group), self._due[group]))
+            except WorkerDied as error:
+                self._lost(worker, group, error, infos)
+            except EnvError as error:
+                errors.append(error)
         if errors:
             raise errors[0]
         if self._config.on_error == "restart":
@@ -183,9 +191,16 @@ class Process:
             check_budget(self.restarts, self._config, infos)
         return group, infos
 
+    def abandon(self, group: int) -> None:
+        self._own_turn = False
+        low, high = self._ranges[group]
+        while not self._control.wait_all(low, high, POLL_S):
+            self._look([group], time.monotonic(), {})
+
     def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]:
         results: dict[int, Any] = {}
         asked = []
+        content = _pickled((kind, name, args, kwargs), f"the arguments of {name!r}")
         for shard, part in enumerate(self._split.envs):
             mine = [i for i in envs if i in part]
             if not mine:
@@ -195,10 +210,11 @@ class Process:
                 assert self._local is not None
                 results.update(zip(mine, self._local.call(kind, name, args, kwargs, local), strict=True))
                 continue
-            worker = self._workers[shard - self._hosted]
-            self._control.post(shard - self._hosted, CALL, 0)
+            index = shard - self._hosted
+            worker = self._workers[index]
+            self._control.post(index, CALL, 0)
             try:
-                worker.connection.send_bytes(cloudpickle.dumps((kind, name, args, kwargs, local)))
+                worker.mailbox.send(self._control.seq(index), pickle.dumps((content, local)))
             except (BrokenPipeError, ConnectionResetError):
                 raise self._died(worker, "call") from None
             asked.append((worker, mine))
@@ -214,12 +230,12 @@ class Process:
         return [results[i] for i in envs]
 
     def close(self) -> None:
-        """Ask, then insist: see ``end_all``. Never raises because of a broken worker."""
-        release()
+        """Ask, then insist: see ``end_all``. Never raises because of a broken worker or env."""
         self._finalizer()
         local, self._local = self._local, None
         if local is not None:
-            local.close()
+            close_here(local, self._deadline)
+        release()
 
     # --- waiting, and what can go wrong meanwhile ---
 
@@ -245,6 +261,8 @@ class Process:
                 if self._control.done(index):
                     continue
                 worker = self._workers[index]
+                with contextlib.suppress(EOFError):  # mail of an earlier command that nobody read may be holding it up
+                    worker.mailbox.drop()
                 if worker.exited():
                     self._lost(worker, group, self._died(worker, self._phase(group)), infos)
                 elif now > self._due[group]:
@@ -295,33 +313,28 @@ class Process:
         )
 
     def _mail(self, worker: Worker, phase: str, deadline: float) -> Any:
-        """The worker's next message; raises what went wrong if it is an error, if it died, or if nothing comes."""
-        while not worker.connection.poll(min(POLL_S, max(0.0, deadline - time.monotonic()))):
-            if worker.exited() and not worker.connection.poll(0):
-                raise self._died(worker, phase)
-            if time.monotonic() > deadline:
-                limit = {"make": "start_timeout"}.get(phase, f"{phase}_timeout")
+        """What the worker has to say to the last command; raises what went wrong if it is an error, if it died, or is late."""
+        seq = HANDSHAKE if phase == "make" else self._control.seq(worker.number - self._hosted)
+        content = None
+        while content is None:
+            try:
+                content = worker.mailbox.receive(seq, min(POLL_S, max(0.0, deadline - time.monotonic())))
+            except EOFError:
+                worker.exited(wait=1.0)
+                raise self._died(worker, phase) from None
+            if content is None and time.monotonic() > deadline:
+                limit = {"make": "start_timeout", "reset": "reset_timeout"}.get(phase, "step_timeout")
                 raise EnvTimeout(
-                    f"no answer within the {limit} of {getattr(self._config, limit, self._config.step_timeout):g} s",
+                    f"no answer within the {limit} of {getattr(self._config, limit):g} s",
                     worker=worker.number,
                     envs=worker.envs,
                     phase=phase,
                 )
-        try:
-            mail = pickle.loads(worker.connection.recv_bytes())
-        except (EOFError, ConnectionResetError):
-            worker.exited(wait=1.0)
-            raise self._died(worker, phase) from None
+        mail = pickle.loads(content)
         if isinstance(mail, dict) and "remote_traceback" in mail:
-            raise EnvError(**mail)
+            place = {} if mail["worker"] is not None else {"worker": worker.number, "envs": tuple(worker.envs)}
+            raise EnvError(**{**mail, **place})
         return mail
-
-    def _error(self, worker: Worker, group: int) -> EnvError:
-        try:
-            self._mail(worker, "step", self._due[group])
-        except EnvError as error:
-            return error
-        raise AssertionError("a worker that reports an error sends one")
 
     def _seeds(self, envs: range) -> tuple[int | None, ...]:
         if not hasattr(self, "buffers"):
@@ -344,3 +357,18 @@ def _end(workers: list[Worker], bell: list[Any], memory: int, owner: int) -> Non
             control.post(index, CLOSE, 0)
     end_all(workers)
     os.close(memory)
+
+
+def _pickled(value: Any, what: str) -> bytes:
+    try:
+        return cloudpickle.dumps(value)
+    except Exception as error:
+        raise ConfigError(f"{what} cannot be sent to a worker process: {type(error).__name__}: {error}") from error
+
+
+def _registry() -> bytes:
+    """The ids registered beside Gymnasium's own, so that a factory in a worker can make them by name."""
+    specs = [spec for spec in gymnasium.registry.values() if not str(spec.entry_point).startswith("gymnasium.")]
+    with contextlib.suppress(Exception):  # one that cannot travel must not keep the others from it
+        return cloudpickle.dumps(specs)
+    return cloudpickle.dumps([spec for spec in specs if isinstance(spec.entry_point, str) and not spec.kwargs])

@@ -46,6 +46,9 @@ class Runner(Protocol):
 
     def finish(self, groups: Sequence[int]) -> tuple[int, Infos]: ...
 
+    def abandon(self, group: int) -> None:
+        """Wait until a group that was started is done, and forget what came of it."""
+
     def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]: ...
 
     def close(self) -> None: ...

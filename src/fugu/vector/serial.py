@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from fugu.emulation.env import Infos, spec_of
 from fugu.emulation.factory import Factory
-from fugu.errors import ConfigError, EnvError
+from fugu.errors import ConfigError, EnvError, EnvTimeout
 from fugu.vector.buffers import Buffers
 from fugu.vector.config import VectorConfig
 from fugu.vector.deadline import Deadline, release
 from fugu.vector.runner import RESET, Options, agent_slices, split
 from fugu.vector.shard import Shard
+
+CLOSE_S = 3.0
+"""seconds for closing the environments of the calling process"""
 
 
 class Serial:
@@ -22,10 +26,11 @@ class Serial:
         self._config = config
         self._split = split(config.num_envs, config.num_batches, config.num_batches)
         self._shards: list[Shard] = []
+        self._deadline = Deadline()
         try:
             for envs in self._split.envs:
                 part = [factories[i] for i in envs]
-                self._shards.append(Shard(part, envs.start, infos=config.infos or "all", on_error=config.on_error))
+                self._shards.append(build_here(part, envs.start, self._deadline, config))
             specs = [spec_of(env) for shard in self._shards for env in shard.envs]
             check_specs(specs)
         except BaseException:
@@ -39,7 +44,6 @@ class Serial:
             shard.bind(self.buffers, self.env_agents[shard.first_env].start)
             self.group_agents.append(shard.agents)
         self._orders: dict[int, tuple[int, int, Options]] = {}
-        self._deadline = Deadline()
 
     @property
     def restarts(self) -> int:
@@ -62,6 +66,9 @@ class Serial:
             check_budget(self.restarts, self._config, infos)
         return group, infos
 
+    def abandon(self, group: int) -> None:
+        self._orders.pop(group, None)
+
     def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]:
         out = []
         for i in envs:
@@ -71,9 +78,17 @@ class Serial:
 
     def close(self) -> None:
         shards, self._shards = self._shards, []
-        release()
         for shard in shards:
-            shard.close()
+            close_here(shard, self._deadline)
+        release()
+
+
+def build_here(factories: Sequence[Factory], first_env: int, deadline: Deadline, config: VectorConfig) -> Shard:
+    """A shard in the calling process, built within the timeout where that can be enforced."""
+    shard = Shard(factories, first_env, infos=config.infos or "all", on_error=config.on_error, build=False)
+    with deadline(config.start_timeout, shard, "make"):
+        shard.build()
+    return shard
 
 
 def run_here(shard: Shard, command: int, slot: int, options: Options, deadline: Deadline, config: VectorConfig) -> Infos:
@@ -81,6 +96,15 @@ def run_here(shard: Shard, command: int, slot: int, options: Options, deadline: 
     phase, seconds = ("reset", config.reset_timeout) if command == RESET else ("step", config.step_timeout)
     with deadline(seconds, shard, phase):
         return shard.reset(slot, options) if command == RESET else shard.step(slot)
+
+
+def close_here(shard: Shard, deadline: Deadline) -> None:
+    """Close a shard in the calling process; an env that does not come to an end is left where it is."""
+    try:
+        with deadline(CLOSE_S, shard, "close"):
+            shard.close()
+    except EnvTimeout as error:
+        warnings.warn(str(error), RuntimeWarning, stacklevel=2)
 
 
 def check_budget(restarts: int, config: VectorConfig, infos: Infos) -> None:

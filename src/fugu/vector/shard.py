@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ class Shard:
         worker: int | None = None,
         infos: InfoMode = "all",
         on_error: OnError = "raise",
+        build: bool = True,
     ) -> None:
         self.factories = list(factories)
         self.first_env = first_env
@@ -42,15 +44,20 @@ class Shard:
         self._at = memoryview(bytearray(4)).cast("I")
         self.seeds: list[int | None] = [None] * len(self.factories)
         self.envs: list[Env] = []
+        if build:
+            self.build()
+
+    def build(self) -> None:
+        """Make the environments; if one cannot be made, close the others and say which it was."""
         try:
-            for factory in self.factories:
+            for k, factory in enumerate(self.factories):
+                self._at[0] = k
                 self.envs.append(factory())
-        except ConfigError:
-            self.close()
-            raise
-        except Exception as error:
+        except BaseException as error:
             failed = self._error(error, len(self.envs), "make")
             self.close()
+            if isinstance(error, ConfigError) or not isinstance(error, Exception | SystemExit):
+                raise  # says it well already; or not the env's doing
             raise failed from error
 
     def bind(self, buffers: Buffers, first_agent: int, *, stage: bool = False, at: memoryview | None = None) -> None:
@@ -87,7 +94,7 @@ class Shard:
                 self._rows[1 - slot][k].action_mask[...] = True  # type: ignore[index]
             try:
                 info = env.reset(self.seeds[k], out, **extra)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 info = self._failed(error, k, "reset", slot)
             if info:
                 self._collect(infos, info, k, out)
@@ -103,7 +110,7 @@ class Shard:
             at[0] = k
             try:
                 info = env.step(action, out)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 info = self._failed(error, k, "step", slot)
             if info:
                 self._collect(infos, info, k, out)
@@ -123,17 +130,15 @@ class Shard:
         return results
 
     def close(self) -> None:
-        """Close every env, also when one of them fails to; the first failure is raised at the end."""
-        failure: EnvError | None = None
-        for k, env in enumerate(self.envs):
+        """Close every env. One that fails to is warned about: there is nothing else to be done with it."""
+        envs, self.envs = self.envs, []
+        for k, env in enumerate(envs):
+            self._at[0] = k
             try:
                 env.close()
             except Exception as error:
-                if failure is None:
-                    failure = self._error(error, k, "close")
-        self.envs = []
-        if failure is not None:
-            raise failure
+                message = f"env {self.first_env + k}: {type(error).__name__} in close(): {_text(error)}"
+                warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     @property
     def running(self) -> int:
@@ -155,7 +160,7 @@ class Shard:
         shared.first[...] = mine.first
         shared.mask[...] = mine.mask
 
-    def _failed(self, error: Exception, k: int, phase: str, slot: int) -> Infos:
+    def _failed(self, error: BaseException, k: int, phase: str, slot: int) -> Infos:
         """Raise what went wrong with env ``k``, or replace it and mark its episode truncated."""
         wrapped = self._error(error, k, phase)
         if self.on_error == "raise":
@@ -176,14 +181,14 @@ class Shard:
         truncate(self._rows[slot][k], self._rows[1 - slot][k].obs)
         return {0: {"restarted": "env", "error": str(wrapped)}}
 
-    def _error(self, error: Exception, k: int, phase: str) -> EnvError:
+    def _error(self, error: BaseException, k: int, phase: str) -> EnvError:
         if isinstance(error, EnvError):
             return error
         text = "".join(traceback.format_exception(error))
         message = f"{type(error).__name__}: {_text(error)}"
         env = self.first_env + k
-        seed = self.seeds[k] if k < len(self.seeds) else None
-        return EnvError(message, worker=self.worker, envs=(env,), seeds=(seed,), phase=phase, remote_traceback=text)
+        seeds = () if phase == "make" else (self.seeds[k],)
+        return EnvError(message, worker=self.worker, envs=(env,), seeds=seeds, phase=phase, remote_traceback=text)
 
 
 class _Revived:
@@ -195,6 +200,7 @@ class _Revived:
     def __init__(self, shard: Shard, k: int, env: Env, seed: int | None) -> None:
         self._shard, self._k, self._env, self._seed = shard, k, env, seed
         self.num_agents = env.num_agents
+        self.env = getattr(env, "env", env)
 
     def step(self, action: np.ndarray, out: Rows) -> Infos | None:
         self._shard.envs[self._k] = self._env
@@ -216,6 +222,8 @@ def truncate(out: Rows, last_obs: np.ndarray) -> None:
     out.truncated[...] = True
     out.first[...] = False
     out.mask[...] = False
+    if out.action_mask is not None:
+        out.action_mask[...] = True
 
 
 def restart_seed(seed: int, restarts: int) -> int:
@@ -250,7 +258,7 @@ def _access(env: Any, kind: str, name: str, args: Sequence[Any], kwargs: dict[st
     return value(*args, **kwargs) if kind == "call" and (callable(value) or args or kwargs) else value
 
 
-def _text(error: Exception) -> str:
+def _text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:

@@ -73,6 +73,9 @@ class VecEnv:
     def step(self, action: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Infos]:
         """Gymnasium's ``(obs, reward, terminated, truncated, infos)``, with one leading axis of agents."""
         self._one_batch("step")
+        if self._received is None and not self._running:
+            self._check_open()
+            raise CallOrderError("step() before reset(): call reset() first")
         self.send(action)
         rows = self.recv()
         return rows.obs, rows.reward, rows.terminated, rows.truncated, rows.infos
@@ -86,11 +89,10 @@ class VecEnv:
         self._write_seeds(seed)
         self._received = None
         for group in range(len(self._groups)):
-            self._slot[group] = 0
+            self._slot[group] ^= 1
             self._served[group] = 0
             self._fresh[group] = True
             self._start(group, RESET, options)
-        self._broken = None
 
     def recv(self) -> Rows:
         """Wait for a batch: the next in turn, or the first that is finished (``order``)."""
@@ -105,6 +107,8 @@ class VecEnv:
             group, infos = self._runner.finish(self._waiting_for())
         except BaseException as error:
             self._broken = error
+            if self._closed:
+                raise CallOrderError("this vector env was closed while it waited") from error
             raise
         self._running.remove(group)
         self._received = group
@@ -173,7 +177,11 @@ class VecEnv:
         for i in chosen:
             if not 0 <= i < self.num_envs:
                 raise ConfigError(f"no environment {i}: there are {self.num_envs}")
-        return self._runner.call(kind, name, args, kwargs, chosen)
+        try:
+            return self._runner.call(kind, name, args, kwargs, chosen)
+        except (EnvTimeout, WorkerDied) as error:
+            self._broken = error
+            raise
 
     # --- memory ---
 
@@ -222,8 +230,14 @@ class VecEnv:
     # --- inside ---
 
     def _start(self, group: int, command: int, options: Options = None) -> None:
-        self._runner.start(group, command, self._slot[group], options)
         self._running.append(group)
+        try:
+            self._runner.start(group, command, self._slot[group], options)
+        except BaseException as error:
+            self._broken = error
+            if isinstance(error, ConfigError):
+                self._running.remove(group)  # refused before anything was set going
+            raise
 
     def _waiting_for(self) -> list[int]:
         """The running groups ``recv`` may return, best first."""
@@ -241,12 +255,15 @@ class VecEnv:
                 f"this vector env cannot go on after {type(self._broken).__name__}; close() it"
             ) from self._broken
         while self._running:
-            group, _ = self._runner.finish(self._running[:1])
-            self._running.remove(group)
+            self._runner.abandon(self._running[0])
+            del self._running[0]
+        self._broken = None
 
     def _write_seeds(self, seed: int | Sequence[int | None] | None) -> None:
         if seed is None and not any(self._served):
             seed = self.config.seed
+        if isinstance(seed, float | str | bytes):
+            raise ConfigError(f"seed={seed!r} must be a whole number, or a list with one per environment")
         if seed is None:
             self._buffers.seeds[:] = -1
         elif isinstance(seed, int | np.integer):
@@ -254,6 +271,8 @@ class VecEnv:
         else:
             if len(seed) != self.num_envs:
                 raise ConfigError(f"{len(seed)} seeds for {self.num_envs} environments")
+            if any(s is not None and s < 0 for s in seed):
+                raise ConfigError("seeds must not be negative; None leaves an environment unseeded")
             self._buffers.seeds[:] = [-1 if s is None else s for s in seed]
 
     def _one_batch(self, name: str) -> None:
@@ -273,5 +292,6 @@ def env_seeds(seed: int, num_envs: int) -> np.ndarray:
 
     An odd step walks through all 2**31 seeds without meeting one twice; start and step come from the run seed.
     """
-    start, step = (int(x) for x in np.random.SeedSequence(abs(seed)).generate_state(2, np.uint32))
+    entropy = 2 * seed if seed >= 0 else -2 * seed - 1  # SeedSequence takes no negative numbers, and -1 is not 1
+    start, step = (int(x) for x in np.random.SeedSequence(entropy).generate_state(2, np.uint32))
     return (start + np.arange(num_envs, dtype=np.int64) * (step | 1)) % 2**31

@@ -1,24 +1,28 @@
 """The other side of the process backend: a process that builds a shard of environments and steps it on command.
 
-Started as ``python -c BOOT``, in a session of its own (a Ctrl-C in the terminal reaches only the parent), with two inherited
-descriptors: a socket to the parent and the memory of the rows. Commands and answers go through ``Control`` in that memory;
-only what has no fixed size (factories, infos, errors, results of calls) travels through the socket as "mail".
+Started as ``python -c BOOT``, in a session of its own (a Ctrl-C in the terminal reaches only the parent), with three inherited
+descriptors: a socket to the parent, the memory of the rows, and a file for what faulthandler says. Commands and answers go
+through ``Control`` in that memory; only what has no fixed size (factories, infos, errors, results of calls) goes by mail.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import mmap
 import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import time
 import traceback
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
+
+import cloudpickle
+import gymnasium
 
 from fugu.emulation.env import EnvSpec, Infos, spec_of
 from fugu.errors import EnvError
@@ -26,6 +30,7 @@ from fugu.native import native
 from fugu.vector.buffers import Buffers
 from fugu.vector.config import InfoMode, OnError
 from fugu.vector.control import Control, progress_word
+from fugu.vector.mail import HANDSHAKE, Mailbox
 from fugu.vector.runner import CALL, CLOSE, RESET
 from fugu.vector.shard import Shard
 
@@ -47,6 +52,8 @@ class Start:
 
     factories: bytes
     """cloudpickled list"""
+    registry: bytes
+    """cloudpickled specs of the ids registered beside Gymnasium's own: a factory may make them by name"""
     worker: int
     first_env: int
     infos: InfoMode
@@ -68,33 +75,41 @@ class Bind:
     max_spin_us: float
 
 
-def main(parent: int, socket: int, memory: int, crash: int) -> None:
+def main(parent: int, mail_fd: int, memory: int, crash: int) -> None:
     """Run until told to close, until the parent is gone, or until an environment takes the process down."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable(crash)
     _end_with(parent)
-    connection = Connection(socket)
+    mailbox = Mailbox(socket.socket(fileno=mail_fd))
     shard: Shard | None = None
     try:
-        shard = _build(connection)
-        bind: Bind = pickle.loads(connection.recv_bytes())
+        shard = _build(mailbox)
+        bind: Bind = pickle.loads(_receive(mailbox, HANDSHAKE))
         control = _bind(shard, bind, memory)
-        connection.send_bytes(pickle.dumps("bound"))
-        _serve(shard, control, bind.index, connection)
+        mailbox.send(HANDSHAKE, pickle.dumps("bound"))
+        _serve(shard, control, bind.index, mailbox)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent closed its end: it wants this process gone
-    except EnvError as error:
-        connection.send_bytes(pickle.dumps(error.fields()))
     except BaseException as error:
-        connection.send_bytes(pickle.dumps(_foreign(error, shard, "make").fields()))
+        known = error if isinstance(error, EnvError) else _foreign(error, shard, "make")
+        with contextlib.suppress(OSError):  # as above
+            mailbox.send(HANDSHAKE, pickle.dumps(known.fields()))
     finally:
         if shard is not None:
             shard.close()
 
 
-def _build(connection: Connection) -> Shard:
-    start: Start = pickle.loads(connection.recv_bytes())
+def _receive(mailbox: Mailbox, seq: int) -> bytes:
+    while (content := mailbox.receive(seq, 3600.0)) is None:
+        pass
+    return content
+
+
+def _build(mailbox: Mailbox) -> Shard:
+    start: Start = pickle.loads(_receive(mailbox, HANDSHAKE))
     try:
+        for spec in pickle.loads(start.registry):
+            gymnasium.registry.setdefault(spec.id, spec)
         factories = pickle.loads(start.factories)
     except BaseException as error:
         raise EnvError(
@@ -106,7 +121,7 @@ def _build(connection: Connection) -> Shard:
         ) from error
     shard = Shard(factories, start.first_env, worker=start.worker, infos=start.infos, on_error=start.on_error)
     shard.seeds = start.seeds
-    connection.send_bytes(pickle.dumps([spec_of(env) for env in shard.envs]))
+    mailbox.send(HANDSHAKE, cloudpickle.dumps([spec_of(env) for env in shard.envs]))
     return shard
 
 
@@ -119,44 +134,42 @@ def _bind(shard: Shard, bind: Bind, memory: int) -> Any:
     return Control(buffers.head, bind.num_workers, bind.max_spin_us)
 
 
-def _serve(shard: Shard, control: Any, index: int, connection: Connection) -> None:
+def _serve(shard: Shard, control: Any, index: int, mailbox: Mailbox) -> None:
     while True:
         while not control.wait_command(index, 3600.0):
             pass
-        command = control.command(index)
+        command, seq = control.command(index), control.taken()
         if command == CLOSE:
             return
         try:
             if command == CALL:
-                mail: Any = shard.call(*pickle.loads(connection.recv_bytes()))
+                content, envs = pickle.loads(_receive(mailbox, seq))
+                kind, name, args, kwargs = pickle.loads(content)
+                mail: Any = shard.call(kind, name, args, kwargs, envs)
             elif command == RESET:
                 slot = control.slot(index)
-                options = pickle.loads(connection.recv_bytes()) if slot & WITH_OPTIONS else None
+                options = pickle.loads(_receive(mailbox, seq)) if slot & WITH_OPTIONS else None
                 mail = shard.reset(slot & 1, options)
             else:
                 mail = shard.step(control.slot(index))
-        except EnvError as error:
-            _answer(control, index, ERROR, connection, pickle.dumps(error.fields()))
-        except BaseException as error:  # SystemExit and the like, raised by the env
-            _answer(control, index, ERROR, connection, pickle.dumps(_foreign(error, shard, "step").fields()))
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise
+        except BaseException as error:  # SystemExit and the like too, raised by the env
+            known = error if isinstance(error, EnvError) else _foreign(error, shard, "step")
+            status, content = ERROR, pickle.dumps(known.fields())
         else:
-            if mail or command == CALL:
-                _answer(control, index, MAIL, connection, _dumps(mail))
-            else:
-                control.finish(index, OK)
-
-
-def _answer(control: Any, index: int, status: int, connection: Connection, mail: bytes) -> None:
-    """The status goes first: the parent then reads, however large the mail is."""
-    control.finish(index, status)
-    connection.send_bytes(mail)
+            status, content = (MAIL, _dumps(mail)) if mail or command == CALL else (OK, b"")
+        control.finish(index, status)  # first the status: the parent then reads, however large the mail is
+        if status != OK:
+            mailbox.send(seq, content)
 
 
 def _dumps(mail: Any) -> bytes:
-    try:
-        return pickle.dumps(mail)
-    except Exception:
-        return pickle.dumps(_picklable(mail) if isinstance(mail, dict) else [_or_text(item) for item in mail])
+    """Plain pickle, or cloudpickle for what is defined in the user's script, or without what cannot travel at all."""
+    for dumps in (pickle.dumps, cloudpickle.dumps):
+        with contextlib.suppress(Exception):
+            return dumps(mail)
+    return cloudpickle.dumps(_picklable(mail) if isinstance(mail, dict) else [_or_text(item) for item in mail])
 
 
 def _picklable(infos: Infos) -> Infos:
@@ -175,7 +188,7 @@ def _or_text(value: Any) -> Any:
 
 def _travels(value: Any) -> bool:
     try:
-        pickle.dumps(value)
+        cloudpickle.dumps(value)
     except Exception:
         return False
     return True
@@ -185,7 +198,7 @@ def _foreign(error: BaseException, shard: Shard | None, phase: str) -> EnvError:
     running = () if shard is None else (shard.first_env + shard.running,)
     return EnvError(
         f"{type(error).__name__}: {error}",
-        worker=None if shard is None else shard.worker,
+        worker=None if shard is None else shard.worker,  # the parent knows which
         envs=running,
         phase=phase,
         remote_traceback="".join(traceback.format_exception(error)),

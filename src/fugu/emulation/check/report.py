@@ -111,7 +111,7 @@ class Report:
             yield
         except FuguError as error:
             self.add_error(error, where)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.add_crash(error, where, what)
 
 
