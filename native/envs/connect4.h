@@ -8,8 +8,6 @@
 // Logs: score, 1 for a win, 0.5 for a draw, 0 for a loss; draw; illegal, 1 for the player who lost by a full column.
 #pragma once
 
-#include <cstring>
-
 #include "../canvas.h"
 #include "../env.h"
 

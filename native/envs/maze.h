@@ -10,8 +10,6 @@
 // Logs: score, 1 if the goal was reached, else 0.
 #pragma once
 
-#include <cstring>
-
 #include "../canvas.h"
 #include "../env.h"
 
@@ -69,15 +67,16 @@ struct Maze {
   FUGU_HD static void observe(const State& s, const Params& p, int, Obs* row) {
     const int size = side(p);
     const uint32_t inside = ((1u << size) - 1) << kReach;
-    uint8_t out[kView * kView + 1];
+    uint64_t fields = 0;
     for (int line = 0; line < kView; ++line) {
       const int y = s.y + line;  // with the margin
       const bool off = y < kReach || y >= size + kReach;
-      // rows overlap by the eighth byte, which the next one overwrites
-      const uint64_t fields = spread(s.wall[y] >> s.x) + 2 * spread((off ? ~0u : ~inside) >> s.x);
-      std::memcpy(out + line * kView, &fields, 8);
+      const uint64_t above = fields;
+      fields = spread(s.wall[y] >> s.x) + 2 * spread((off ? ~0u : ~inside) >> s.x);
+      // Eight bytes at once: the eighth is overwritten by the next line; the last line takes the end of the one above along.
+      if (line == kView - 1) fields = fields << 8 | (above >> 48 & 0xff);
+      std::memcpy(row->field + line * kView - (line == kView - 1), &fields, 8);
     }
-    std::memcpy(row->field, out, kView * kView);
     const int right = s.goal_x - s.x + kReach, down = s.goal_y - s.y + kReach;
     if (right >= 0 && right < kView && down >= 0 && down < kView) row->field[down * kView + right] = 2;
   }

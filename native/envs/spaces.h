@@ -34,7 +34,7 @@ struct Spaces {
 
   struct State {
     int8_t flat[kFlat];
-    bool flat_right, image_right;
+    int8_t flat_right, image_right;  // 1 or 0, -1 before the step
     uint8_t pixels[28];  // 0 .. 255 for -1 .. 1; only the first 25 are used
   };
 
@@ -45,7 +45,7 @@ struct Spaces {
       const uint32_t four = rng.next();
       for (int k = 0; k < 4; ++k) s.pixels[i + k] = static_cast<uint8_t>(four >> 8 * k);
     }
-    s.flat_right = s.image_right = false;
+    s.flat_right = s.image_right = -1;
   }
 
   FUGU_HD static bool step(State& s, const Params&, Rng&, const Action* action, float* reward) {
@@ -62,9 +62,9 @@ struct Spaces {
 
   static constexpr const char* logs[] = {"score", "flat", "image"};
   FUGU_HD static void log(const State& s, const Params&, int, float* values) {
-    values[0] = 0.5f * static_cast<float>(s.flat_right + s.image_right);
-    values[1] = s.flat_right;
-    values[2] = s.image_right;
+    values[1] = s.flat_right > 0 ? 1.0f : 0.0f;
+    values[2] = s.image_right > 0 ? 1.0f : 0.0f;
+    values[0] = 0.5f * (values[1] + values[2]);
   }
 
   // The image, the numbers below it, and at the right of each whether it was answered rightly.
@@ -78,8 +78,8 @@ struct Spaces {
     }
     for (int i = 0; i < kFlat; ++i)
       canvas.rectangle(12.0f + 32.0f * static_cast<float>(i), 180, 28, 28, s.flat[i] > 0 ? colors::blue : colors::light);
-    canvas.disc(195, 90, 12, s.image_right ? colors::green : colors::light);
-    canvas.disc(195, 194, 12, s.flat_right ? colors::green : colors::light);
+    canvas.disc(195, 90, 12, s.image_right < 0 ? colors::light : s.image_right ? colors::green : colors::red);
+    canvas.disc(195, 194, 12, s.flat_right < 0 ? colors::light : s.flat_right ? colors::green : colors::red);
   }
 
  private:

@@ -9,8 +9,6 @@
 // Logs: score, 5 / steps if the mark was reached, else 0.
 #pragma once
 
-#include <cstring>
-
 #include "../canvas.h"
 #include "../env.h"
 
@@ -63,7 +61,7 @@ struct Squared {
 
   // A few wide stores of zeros and two bytes: cheaper than to know which bytes of the row are old.
   FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) {
-    std::memset(row->field, 0, sizeof row->field);
+    clear<sizeof row->field>(row->field);
     row->field[s.mark_y * kSide + s.mark_x] = 1;
     row->field[s.y * kSide + s.x] = 2;
   }
