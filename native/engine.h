@@ -165,7 +165,7 @@ class Engine {
   };
 
   void run(int command, size_t low, size_t high, int slot) {
-    const Columns& out = slots_[slot];
+    const Columns out = slots_[slot];  // a copy: bytes written to rows could else be bytes of these pointers
     if (command == EngineApi::kReset) {
       for (size_t w = low; w < high; ++w) {
         if (seeds_[w] >= 0) worlds_[w].rng = Rng::of(static_cast<uint64_t>(seeds_[w]));

@@ -1,8 +1,8 @@
 // Four arms, one pull: does the algorithm find the best arm at all?
 //
 // Arm a pays 1 with probability payout<a> and else 0; the episode ends with the pull. The observation is always 1.
-// Optimum: always the arm with the highest payout (with the defaults arm 2, mean return 0.9). A uniformly random policy gets the
-// mean of the payouts (0.475).
+// Optimum: always the arm with the highest payout (with the defaults arm 2, mean return 0.9). A uniformly random policy gets
+// the mean of the payouts (0.475).
 // Logs: score, the payout of the arm pulled divided by the highest one, so 1 is the optimum and chance is 0.528.
 #pragma once
 

@@ -1,9 +1,9 @@
 // Four in a row on 7 columns and 6 rows, both players in one world: turns, action masks, self-play.
 //
 // The player to move (acting; the other one's row has mask=false) drops a stone into a column; who first has four in a row,
-// column or diagonal wins. The end pays 1 to the winner and -1 to the loser, 0 to both on a full board; all other rewards are 0.
-// Who begins is drawn at random in each episode. The observation is the board from the top row down: 0 empty, 1 mine, 2 theirs.
-// A column that is full is not offered by the action mask; who plays it all the same has lost.
+// column or diagonal wins. The end pays 1 to the winner and -1 to the loser, 0 to both on a full board; all other rewards are
+// 0. Who begins is drawn at random in each episode. The observation is the board from the top row down: 0 empty, 1 mine, 2
+// theirs. A column that is full is not offered by the action mask; who plays it all the same has lost.
 // Optimum: the first player wins with perfect play. In self-play the mean return is 0 whatever the policy.
 // Logs: score, 1 for a win, 0.5 for a draw, 0 for a loss; draw; illegal, 1 for the player who lost by a full column.
 #pragma once
@@ -32,7 +32,7 @@ struct Connect4 {
   enum Outcome : uint8_t { kGoesOn, kWon, kDrawn, kIllegal };
 
   struct State {
-    uint64_t stones[agents];  // bit column * 7 + height; the seventh bit of a column stays empty, so rows do not run into another
+    uint64_t stones[agents];  // bit column * 7 + height; the seventh bit of a column stays 0, which keeps columns apart
     uint8_t cell[kCells];     // as agent 0 sees it
     uint8_t height[kColumns];
     uint8_t count, turn;

@@ -1,11 +1,11 @@
 // A point to be moved to a target in the plane: does the algorithm learn real-valued actions?
 //
-// The point starts at (0, 0); the target's coordinates have random signs and sizes uniform in [0.3, 1]. The observation is
-// (x, y, target x, target y). An action moves the point by `speed` (0.1) times itself, each part cut off at -1 and 1, within the
-// square [-1, 1]. With d the distance to the target, a step pays (d before - d after) / (d at the start). Within `radius` (0.1) of
-// the target the point jumps onto it, which pays the rest and ends the episode; the time limit is 50 steps.
-// Optimum: straight to the target (action = the way that is left divided by the speed), return 1 in at most 10 steps. A uniformly
-// random policy has a mean return of about 0 and reaches the target in few episodes.
+// The point starts at (0, 0); the target's coordinates have random signs and sizes uniform in [0.3, 1]. The observation is (x,
+// y, target x, target y). An action moves the point by `speed` (0.1) times itself, each part cut off at -1 and 1, within the
+// square [-1, 1]. With d the distance to the target, a step pays (d before - d after) / (d at the start). Within `radius` (0.1)
+// of the target the point jumps onto it, which pays the rest and ends the episode; the time limit is 50 steps.
+// Optimum: straight to the target (action = the way that is left divided by the speed), return 1 in at most 10 steps. A
+// uniformly random policy has a mean return of -0.11 and a mean score of 0.12.
 // Logs: score, the return but not below 0.
 #pragma once
 

@@ -1,12 +1,13 @@
 // A new maze in every episode, of which the agent sees only what is near: exploration, generalisation, memory.
 //
 // The maze is a square of `size` x `size` fields (odd; an even size is made one less), walls around it, carved by a randomised
-// depth-first search: between any two of its cells, the fields with odd coordinates, there is exactly one way. Start and goal are
-// two different cells drawn at random. The observation is the 7 x 7 fields around the agent, who is in the middle: 0 floor, 1 wall,
-// 2 goal, 3 outside the maze. Actions: 0 up, 1 right, 2 down, 3 left; a step into a wall does not move. Reaching the goal pays 1
-// and ends the episode; each step costs `step_cost` (0). The time limit is 300 steps; no way is longer than (size - 1)^2 / 2.
-// Optimum: return 1 - step_cost * steps, in as many steps as the way is long; 1 with the default. Memory helps: the goal is not in
-// sight most of the time.
+// depth-first search: between any two of its cells, the fields with odd coordinates, there is exactly one way. Start and goal
+// are two different cells drawn at random. The observation is the 7 x 7 fields around the agent, who is in the middle: 0 floor,
+// 1 wall, 2 goal, 3 outside the maze. Actions: 0 up, 1 right, 2 down, 3 left; a step into a wall does not move. Reaching the
+// goal pays 1 and ends the episode; each step costs `step_cost` (0). The time limit is 300 steps; no way is longer than half of
+// (size - 1)^2.
+// Optimum: return 1 - step_cost * steps, in as many steps as the way is long; 1 with the default. Memory helps: the goal is not
+// in sight most of the time. A uniformly random policy finds it in about 1 episode of 3.
 // Logs: score, 1 if the goal was reached, else 0.
 #pragma once
 
@@ -55,30 +56,34 @@ struct Maze {
   }
 
   FUGU_HD static bool step(State& s, const Params& p, Rng&, const Action* action, float* reward) {
-    const int way = static_cast<int>(action[0]), x = s.x + step_x(way), y = s.y + step_y(way);
-    const bool free = !is_wall(s, x, y);
-    s.x = static_cast<int8_t>(free ? x : s.x);
-    s.y = static_cast<int8_t>(free ? y : s.y);
-    const bool there = s.x == s.goal_x && s.y == s.goal_y;
+    const int way = static_cast<int>(action[0]);
+    const int free = !is_wall(s, s.x + step_x(way), s.y + step_y(way));  // a factor: nobody could guess a branch
+    const int x = s.x + free * step_x(way), y = s.y + free * step_y(way);
+    s.x = static_cast<int8_t>(x);
+    s.y = static_cast<int8_t>(y);
+    const bool there = ((x ^ s.goal_x) | (y ^ s.goal_y)) == 0;
     reward[0] = (there ? 1.0f : 0.0f) - p.step_cost;
     return there;
   }
 
   FUGU_HD static void observe(const State& s, const Params& p, int, Obs* row) {
-    const int size = side(p);
+    const int size = side(p), x = s.x, top = s.y;
     const uint32_t inside = ((1u << size) - 1) << kReach;
+    const uint64_t ones = 0x0101010101010101ull, beside = 2 * spread(~inside >> x);  // outside, in the lines of the maze
     uint64_t fields = 0;
     for (int line = 0; line < kView; ++line) {
-      const int y = s.y + line;  // with the margin
+      const int y = top + line;  // with the margin
       const bool off = y < kReach || y >= size + kReach;
       const uint64_t above = fields;
-      fields = spread(s.wall[y] >> s.x) + 2 * spread((off ? ~0u : ~inside) >> s.x);
+      fields = spread(s.wall[y] >> x) + (off ? 2 * ones : beside);
       // Eight bytes at once: the eighth is overwritten by the next line; the last line takes the end of the one above along.
       if (line == kView - 1) fields = fields << 8 | (above >> 48 & 0xff);
       std::memcpy(row->field + line * kView - (line == kView - 1), &fields, 8);
     }
-    const int right = s.goal_x - s.x + kReach, down = s.goal_y - s.y + kReach;
-    if (right >= 0 && right < kView && down >= 0 && down < kView) row->field[down * kView + right] = 2;
+    const int right = s.goal_x - x + kReach, down = s.goal_y - top + kReach;
+    const bool sees = right >= 0 && right < kView && down >= 0 && down < kView;
+    // Without a branch: where the goal is out of sight, the floor under the agent is written once more.
+    row->field[sees ? down * kView + right : kReach * kView + kReach] = sees ? 2 : 0;
   }
 
   static constexpr const char* logs[] = {"score"};
@@ -95,7 +100,8 @@ struct Maze {
     for (int y = 0; y < size; ++y)
       for (int x = 0; x < size; ++x) {
         const bool near = x >= s.x - kReach && x <= s.x + kReach && y >= s.y - kReach && y <= s.y + kReach;
-        const Color color = is_wall(s, x, y) ? (near ? Color{70, 78, 90} : colors::black) : (near ? colors::white : Color{196, 200, 206});
+        const Color wall = near ? Color{70, 78, 90} : colors::black, floor = near ? colors::white : Color{196, 200, 206};
+        const Color color = is_wall(s, x, y) ? wall : floor;
         canvas.rectangle(unit * static_cast<float>(x), unit * static_cast<float>(y), unit, unit, color);
       }
     canvas.rectangle(unit * s.goal_x + 2, unit * s.goal_y + 2, unit - 4, unit - 4, colors::orange);
@@ -117,7 +123,8 @@ struct Maze {
     constexpr int kMost = (kMaxSize - 1) / 2;
     for (uint32_t& row : s.wall) row = ~0u;
     uint8_t path[kMost * kMost];  // the cells from the first to the present one
-    int x = static_cast<int>(rng.below(static_cast<uint32_t>(cells))), y = static_cast<int>(rng.below(static_cast<uint32_t>(cells)));
+    int x = static_cast<int>(rng.below(static_cast<uint32_t>(cells)));
+    int y = static_cast<int>(rng.below(static_cast<uint32_t>(cells)));
     int depth = 0;
     open(s, 2 * x + 1, 2 * y + 1);
     while (true) {

@@ -1,12 +1,12 @@
 // A row of binary digits is shown, then must be repeated: does the policy remember?
 //
 // For `length` steps the observation shows one digit of a sequence drawn anew in each episode, then for `delay` steps nothing,
-// then for `length` steps it only asks; the action taken on the k-th asking row is the answer for digit k, and each right answer
-// pays 1 / length. Actions on the other rows do nothing. The last answer ends the episode.
+// then for `length` steps it only asks; the action taken on the k-th asking row is the answer for digit k, and each right
+// answer pays 1 / length. Actions on the other rows do nothing. The last answer ends the episode.
 //   observation[0]   -1 for a zero, 1 for a one, 0 where no digit is shown
 //   observation[1]   1 where an answer is asked for, else 0
-// Optimum: answer what was shown, return 1. All asking rows look the same and the digits are fair coins, so whatever a policy does
-// that sees the present observation only, random or not, its mean return is exactly 0.5.
+// Optimum: answer what was shown, return 1. All asking rows look the same and the digits are fair coins, so whatever a policy
+// does that sees the present observation only, random or not, its mean return is exactly 0.5.
 // Logs: score, the share of right answers.
 #pragma once
 
@@ -76,7 +76,8 @@ struct Memory {
       const float x = 10.0f + wide * (static_cast<float>(i) + 0.5f) - side / 2;
       const int digit = s.digits >> i & 1, answer = s.answers >> i & 1;
       canvas.rectangle(x, 10, side, side, s.tick == i ? colors::black : colors::light);
-      if (digit) canvas.rectangle(x + side / 4, 10 + side / 4, side / 2, side / 2, s.tick == i ? colors::yellow : colors::white);
+      const Color inner = s.tick == i ? colors::yellow : colors::white;
+      if (digit) canvas.rectangle(x + side / 4, 10 + side / 4, side / 2, side / 2, inner);
       const bool asked = s.tick == i + p.length + p.delay, given = s.tick > i + p.length + p.delay;
       canvas.rectangle(x, 66, side, side, given ? (digit == answer ? colors::green : colors::red) : colors::light);
       if (given && answer) canvas.rectangle(x + side / 4, 66 + side / 4, side / 2, side / 2, colors::white);

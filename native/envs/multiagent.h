@@ -2,8 +2,8 @@
 //
 // The observation is the agent's number, 0 or 1. Agent 0 is paid 1 for action 0, agent 1 for action 1, else 0; the episode ends
 // with the step.
-// Optimum: each agent plays its own number, return 1 for both. A policy that does not look at the observation gets 0.5 on average
-// over the agents, as a uniformly random one does.
+// Optimum: each agent plays its own number, return 1 for both. A policy that does not look at the observation gets 0.5 on
+// average over the agents, as a uniformly random one does.
 // Logs: score, the return of the agent.
 #pragma once
 
@@ -44,7 +44,9 @@ struct Multiagent {
   FUGU_HD static void observe(const State&, const Params&, int agent, Obs* row) { row->number = static_cast<float>(agent); }
 
   static constexpr const char* logs[] = {"score"};
-  FUGU_HD static void log(const State& s, const Params&, int agent, float* values) { values[0] = s.right[agent] > 0 ? 1.0f : 0.0f; }
+  FUGU_HD static void log(const State& s, const Params&, int agent, float* values) {
+    values[0] = s.right[agent] > 0 ? 1.0f : 0.0f;
+  }
 
   // An agent is a disc on one of two fields, pale before it has chosen; its own field has a dark frame.
   static constexpr int width = 200, height = 200;

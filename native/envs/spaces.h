@@ -1,10 +1,10 @@
 // An observation of two parts and an action of two parts: does each part get where it belongs?
 //
-// The observation is a Dict of `flat`, five numbers -1 or 1, and `image`, 5 x 5 reals in [-1, 1]; the action a Dict of `flat` and
-// `image`, each 0 or 1. Each part of the action is paid 0.5 if it is 1 where the sum of its part of the observation is positive
-// and 0 where it is negative (no sum is ever 0). The episode ends with the step.
-// Optimum: the two signs, return 1. A uniformly random policy has a mean return of 0.5, and so has every policy that mixes up the
-// parts; one that sees only one part right gets 0.75.
+// The observation is a Dict of `flat`, five numbers -1 or 1, and `image`, 5 x 5 reals in [-1, 1]; the action a Dict of `flat`
+// and `image`, each 0 or 1. Each part of the action is paid 0.5 if it is 1 where the sum of its part of the observation is
+// positive and 0 where it is negative (no sum is ever 0). The episode ends with the step.
+// Optimum: the two signs, return 1. A uniformly random policy has a mean return of 0.5, and so has every policy that mixes up
+// the parts; one that sees only one part right gets 0.75.
 // Logs: score, the return; flat and image, the share of right answers of each part.
 #pragma once
 

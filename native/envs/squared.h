@@ -1,11 +1,12 @@
 // A walk from the middle of a square to a mark on its border: does the algorithm learn anything from a picture?
 //
-// The square has 11 x 11 fields, in the observation 0 for empty, 1 for the mark, 2 for the agent. The agent starts in the middle,
-// the mark lies on one of the 40 fields of the border. An action is a step to one of the eight neighbours (0 up, then clockwise by
-// 45 degrees); one that would leave the square moves along the border or not at all. With d the distance to the mark in such
-// steps (5 at the start), a step pays (d before - d after) / 5. Reaching the mark ends the episode; the time limit is 20 steps.
-// Optimum: straight to the mark in 5 steps, return 1. A uniformly random policy reaches it in about 1 episode of 9 and has a mean
-// return of about 0.005.
+// The square has 11 x 11 fields, in the observation 0 for empty, 1 for the mark, 2 for the agent. The agent starts in the
+// middle, the mark lies on one of the 40 fields of the border. An action is a step to one of the eight neighbours (0 up, then
+// clockwise by 45 degrees); one that would leave the square moves along the border or not at all. With d the distance to the
+// mark in such steps (5 at the start), a step pays (d before - d after) / 5. Reaching the mark ends the episode; the time limit
+// is 20 steps.
+// Optimum: straight to the mark in 5 steps, return 1. A uniformly random policy reaches it in 1 episode of 22; its mean return
+// is -0.163, its mean score 0.019.
 // Logs: score, 5 / steps if the mark was reached, else 0.
 #pragma once
 
@@ -37,9 +38,11 @@ struct Squared {
 
   FUGU_HD static void reset(State& s, const Params&, Rng& rng) {
     s.x = s.y = kMiddle;
+    // 0 .. 9 along each side, clockwise, without branches
     const int around = static_cast<int>(rng.below(4 * (kSide - 1))), side = around / (kSide - 1), along = around % (kSide - 1);
-    const int x = side == 0 ? along : side == 1 ? kSide - 1 : side == 2 ? kSide - 1 - along : 0;
-    const int y = side == 0 ? 0 : side == 1 ? along : side == 2 ? kSide - 1 : kSide - 1 - along;
+    const int back = side >> 1, upright = side & 1;
+    const int at = back ? kSide - 1 - along : along, edge = upright != back ? kSide - 1 : 0;
+    const int x = upright ? edge : at, y = upright ? at : edge;
     s.mark_x = static_cast<int8_t>(x);
     s.mark_y = static_cast<int8_t>(y);
     s.distance = kMiddle;
@@ -74,8 +77,9 @@ struct Squared {
   static constexpr int width = 20 * kSide, height = 20 * kSide;
   static void render(const State& s, const Params&, Canvas& canvas) {
     canvas.fill(colors::white);
-    for (int i = 0; i < kSide * kSide; ++i)
-      canvas.rectangle(20.0f * static_cast<float>(i % kSide) + 1, 20.0f * static_cast<float>(i / kSide) + 1, 18, 18, colors::light);
+    for (int y = 0; y < kSide; ++y)
+      for (int x = 0; x < kSide; ++x)
+        canvas.rectangle(20.0f * static_cast<float>(x) + 1, 20.0f * static_cast<float>(y) + 1, 18, 18, colors::light);
     canvas.rectangle(20.0f * s.mark_x + 1, 20.0f * s.mark_y + 1, 18, 18, colors::orange);
     canvas.disc(20.0f * s.x + 9.5f, 20.0f * s.y + 9.5f, 7, colors::teal);
   }
@@ -86,7 +90,7 @@ struct Squared {
   static constexpr unsigned kStepY = 0b00'01'10'10'10'01'00'00;
 
   FUGU_HD static int within(int at) { return at < 0 ? 0 : at > kSide - 1 ? kSide - 1 : at; }
-  FUGU_HD static int apart(int a, int b) { return a < b ? b - a : a - b; }
+  FUGU_HD static int apart(int a, int b) { return a - b < 0 ? -(a - b) : a - b; }
 };
 
 }  // namespace fugu

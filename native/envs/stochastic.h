@@ -1,10 +1,11 @@
-// The best policy is a coin that shows action 0 three times in four: does the algorithm keep a policy random where it should be?
+// The best policy is a coin that shows action 0 three times in four: does the algorithm keep a policy random where it should
+// be?
 //
-// The observation is always 1. After `horizon` steps the episode ends and pays 1 - |f - p| / max(p, 1 - p), where f is the share of
-// steps with action 0 and p the setting `probability` (0.75); all other rewards are 0. So f = p pays 1.
-// Optimum: a policy without memory does best near P(action 0) = p; with the defaults its mean return is
-// 1 - E|Binomial(32, 0.75) / 32 - 0.75| / 0.75 = 0.918. (One that counts steps can reach 1.) The deterministic ones get 2/3 (always
-// 0) and 0 (always 1), and a fair coin gets 0.667.
+// The observation is always 1. After `horizon` steps the episode ends and pays 1 - |f - p| / max(p, 1 - p), where f is the
+// share of steps with action 0 and p the setting `probability` (0.75); all other rewards are 0. So f = p pays 1.
+// Optimum: a policy without memory does best near P(action 0) = p; with the defaults its mean return is 1 - E|Binomial(32,
+// 0.75) / 32 - 0.75| / 0.75 = 0.919. (One that counts steps can reach 1.) The deterministic ones get 2/3 (always 0) and 0
+// (always 1), and a fair coin gets 0.667.
 // Logs: score, the return.
 #pragma once
 

@@ -21,16 +21,15 @@ Policy = Callable[[np.ndarray, np.random.Generator], Any]
 def play(name: str, policy: Policy, episodes: int = 20_000, worlds: int = 512, **settings: float) -> EpisodeLog:
     """Statistics of at least ``episodes`` episodes under a policy that sees the present rows only."""
     rng = np.random.default_rng(0)
-    count, log = 0, None
+    count = 0
     with fugu.vector.make(name, worlds, env_kwargs=settings) as vec:
         obs, _ = vec.reset(seed=1)
         means = []
         while count < episodes:
             for _ in range(20):
                 obs, *_ = vec.step(policy(obs, rng))
-            log = vec.drain_log()
-            count += log.episodes
-            means.append(log)
+            means.append(vec.drain_log())
+            count += means[-1].episodes
     weights = np.array([m.episodes for m in means])
 
     def mean(values):
@@ -117,7 +116,7 @@ def test_squared_by_chance_is_what_counting_all_ways_says():
     log = play("squared", uniform(8))
     assert log.mean_return == near(returns)
     assert log.mean_values["score"] == near(scores, 0.2)
-    assert (returns, scores) == pytest.approx((-0.216, 0.020), abs=5e-4)
+    assert (returns, scores) == pytest.approx((-0.163, 0.019), abs=5e-4)
 
 
 def test_squared_moves_as_drawn_and_marks_every_border_field():
@@ -210,16 +209,14 @@ def test_memory_no_function_of_the_present_observation_beats_chance():
 
 def closeness(q: float, n: int = 32, p: float = 0.75) -> float:
     """Mean return of the policy that plays 0 with probability q."""
-    return sum(
-        math.comb(n, k) * q**k * (1 - q) ** (n - k) * (1 - abs(k / n - p) / max(p, 1 - p)) for k in range(n + 1)
-    )
+    return sum(math.comb(n, k) * q**k * (1 - q) ** (n - k) * (1 - abs(k / n - p) / max(p, 1 - p)) for k in range(n + 1))
 
 
 def test_stochastic_rewards_the_right_coin_more_than_any_other_or_a_fixed_action():
     grid = np.linspace(0, 1, 201)
     best = max(grid, key=closeness)
     assert abs(best - 0.75) <= 0.02 and closeness(best) - closeness(0.75) < 2e-3
-    assert closeness(0.75) == pytest.approx(0.918, abs=1e-3)
+    assert closeness(0.75) == pytest.approx(0.919, abs=1e-3)
     for q in (0.75, 0.5, 0.9):
         log = play("stochastic", coin(1 - q))
         assert log.mean_return == near(closeness(q), 0.12) and log.mean_values["score"] == pytest.approx(log.mean_return)
@@ -240,8 +237,8 @@ def test_continuous_straight_to_the_target_is_the_optimum():
 
 def test_continuous_by_chance_does_not_reach_the_target():
     log = play("continuous", lambda obs, rng: rng.uniform(-1, 1, (len(obs), 2)).astype(np.float32), episodes=10_000)
-    assert log.mean_return == pytest.approx(-0.27, abs=0.02)
-    assert log.mean_values["score"] == pytest.approx(0.14, abs=0.01)
+    assert log.mean_return == pytest.approx(-0.11, abs=0.02)
+    assert log.mean_values["score"] == pytest.approx(0.12, abs=0.01)
 
 
 def test_continuous_moves_by_the_cut_off_action_and_pays_the_way_made():
@@ -403,13 +400,16 @@ def test_maze_shortest_way_is_the_optimum_and_the_view_shows_what_is_there(size,
         assert ended.all()
 
 
+def test_maze_by_chance_is_solved_in_a_third_of_the_episodes():
+    assert play("maze", uniform(4), episodes=5000).mean_values["score"] == pytest.approx(0.34, abs=0.03)
+
+
 def test_maze_walls_stop_the_agent_and_time_runs_out():
     with fugu.vector.make("maze", 50, env_kwargs={"max_steps": 40}) as vec:
         vec.reset(seed=0)
-        rng = np.random.default_rng(0)
-        for _ in range(100):
+        rng, late = np.random.default_rng(0), 0
+        for step in range(1, 41):
             before = np.frombuffer(vec._runner._worlds.state, np.uint8).reshape(50, -1)
-            acts = vec._runner.buffers.rows  # noqa: F841
             action = rng.integers(0, 4, 50)
             _, reward, terminated, truncated, _ = vec.step(action)
             after = np.frombuffer(vec._runner._worlds.state, np.uint8).reshape(50, -1)
@@ -423,9 +423,25 @@ def test_maze_walls_stop_the_agent_and_time_runs_out():
                 if (x, y) != goal:
                     assert (to == (x, y)) == bool(walls[y + dy, x + dx])
                 assert bool(terminated[i]) == (to == goal) == (reward[i] == 1)
+                late += bool(truncated[i])
+                assert not truncated[i] or (step == 40 and not terminated[i])
+        assert late > 20
 
 
 # connect4
+
+
+def lines_of_four() -> np.ndarray:
+    """Every four fields in a row, as [lines, 4] numbers of fields."""
+    lines = []
+    for r, c, (dr, dc) in itertools.product(range(6), range(7), ((0, 1), (1, 0), (1, 1), (1, -1))):
+        fields = [(r + k * dr, c + k * dc) for k in range(4)]
+        if all(0 <= a < 6 and 0 <= b < 7 for a, b in fields):
+            lines.append([7 * a + b for a, b in fields])
+    return np.array(lines)
+
+
+LINES = lines_of_four()
 
 
 class PlainConnect4:
@@ -442,10 +458,8 @@ class PlainConnect4:
             return "illegal"
         row = max(r for r in range(6) if self.board[r, column] == 0)
         self.board[row, column] = player
-        for r, c, (dr, dc) in itertools.product(range(6), range(7), ((0, 1), (1, 0), (1, 1), (1, -1))):
-            line = [(r + k * dr, c + k * dc) for k in range(4)]
-            if all(0 <= a < 6 and 0 <= b < 7 and self.board[a, b] == player for a, b in line):
-                return "won"
+        if (self.board.reshape(-1)[LINES] == player).all(1).any():
+            return "won"
         return "drawn" if self.board.all() else "goes on"
 
 
@@ -462,7 +476,6 @@ def test_connect4_games_go_as_the_plain_rules_say(respect_mask):
             mask, choices = rows.mask.reshape(worlds, 2).copy(), rows.action_mask.reshape(worlds, 2, 7).copy()
             weights = rng.random((worlds, 2, 7)) * (choices if respect_mask else 1)
             action = weights.argmax(2)
-            # a few players pile stones up alternately, so that boards fill
             vec.send(action.reshape(-1))
             rows = vec.recv()
             obs = rows.obs.reshape(worlds, 2, 6, 7)
