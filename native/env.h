@@ -104,9 +104,6 @@ constexpr Field box(const char* name, const float (&lows)[N], const float (&high
 constexpr Field bytes(const char* name, int rows, int columns, double high = 255) {
   return {name, Field::kBox, 'B', 2, {rows, columns, 0}, 0, high, nullptr, nullptr, 0};
 }
-constexpr Field byte_vector(const char* name, int size, double high = 255) {
-  return {name, Field::kBox, 'B', 1, {size, 0, 0}, 0, high, nullptr, nullptr, 0};
-}
 constexpr Field signed_bytes(const char* name, int size, double low = -128, double high = 127) {
   return {name, Field::kBox, 'b', 1, {size, 0, 0}, low, high, nullptr, nullptr, 0};
 }
