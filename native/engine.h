@@ -38,11 +38,12 @@ struct ParamInfo {
   const char* name;
   double value;  // the default
   bool whole;
+  double low, high;
 };
 
 // An environment and its engine behind plain functions, so that one compiled elsewhere (`fugu build`) can be loaded at run time.
 // Its first member says which version of this struct it was compiled against.
-constexpr uint32_t kAbi = 1;
+constexpr uint32_t kAbi = 2;
 
 struct EngineApi {
   uint32_t abi;
@@ -80,21 +81,25 @@ class Engine {
 
   Engine(size_t worlds, const double* settings, int time_limit)
       : time_limit_(time_limit), worlds_(worlds), logs_((worlds + kBlock - 1) / kBlock) {
-    int i = 0;
-    for (const auto& param : E::params) {
-      if (param.real)
-        params_.*param.real = static_cast<float>(settings[i++]);
-      else
-        params_.*param.whole = static_cast<int32_t>(settings[i++]);
+    if constexpr (requires { E::params; }) {
+      for (const auto& param : E::params) {
+        if (param.real)
+          params_.*param.real = static_cast<float>(*settings++);
+        else
+          params_.*param.whole = static_cast<int32_t>(*settings++);
+      }
     }
   }
 
   static const EngineApi* api() {
     static const std::vector<ParamInfo> params = [] {
       std::vector<ParamInfo> out;
-      const Params defaults{};
-      for (const auto& param : E::params)
-        out.push_back({param.name, param.real ? defaults.*param.real : static_cast<double>(defaults.*param.whole), !param.real});
+      if constexpr (requires { E::params; }) {
+        const Params defaults{};
+        for (const auto& param : E::params)
+          out.push_back({param.name, param.real ? defaults.*param.real : static_cast<double>(defaults.*param.whole), !param.real,
+                         param.low, param.high});
+      }
       return out;
     }();
     static const EngineApi api = [] {
@@ -160,7 +165,7 @@ class Engine {
   };
 
   void run(int command, size_t low, size_t high, int slot) {
-    const Columns& out = slots_[slot];
+    const Columns out = slots_[slot];  // a copy: bytes written to rows could else be bytes of these pointers
     if (command == EngineApi::kReset) {
       for (size_t w = low; w < high; ++w) {
         if (seeds_[w] >= 0) worlds_[w].rng = Rng::of(static_cast<uint64_t>(seeds_[w]));

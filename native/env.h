@@ -5,7 +5,7 @@
 //   Obs, Action             plain structs (or scalars) of one agent's row; same order and alignment as fugu's Layout
 //   observation, action     arrays of Field that say which Gymnasium spaces those are; several are the parts of a Dict, in
 //                           alphabetical order
-//   Params, params          settings with defaults, and their names
+//   Params, params          settings with defaults, and their names (no `params` where there are none)
 //   time_limit              steps after which the engine truncates (0: never); every environment has it as the setting max_steps
 //   State                   plain data, no pointers; whatever it needs to go on
 //   reset(state, params, rng)
@@ -23,6 +23,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #ifdef __CUDACC__
@@ -70,6 +71,14 @@ FUGU_HD inline void sin_cos(float x, float& sine, float& cosine) {
 
 FUGU_HD inline float clamp(float x, float low, float high) { return x < low ? low : (x > high ? high : x); }
 
+// Zeros over N bytes, as one wide store after the other: for a few hundred bytes compilers like to loop inside one instruction
+// (rep stos), which takes longer to start than this takes.
+template <size_t N>
+FUGU_HD inline void clear(void* at) {
+  std::memset(at, 0, N < 16 ? N : 16);
+  if constexpr (N > 16) clear<N - 16>(static_cast<char*>(at) + 16);
+}
+
 // One leaf of a space, as the Python side needs to know it.
 struct Field {
   enum Kind { kBox, kDiscrete, kMultiDiscrete, kMultiBinary };
@@ -95,6 +104,12 @@ constexpr Field box(const char* name, const float (&lows)[N], const float (&high
 constexpr Field bytes(const char* name, int rows, int columns, double high = 255) {
   return {name, Field::kBox, 'B', 2, {rows, columns, 0}, 0, high, nullptr, nullptr, 0};
 }
+constexpr Field signed_bytes(const char* name, int size, double low = -128, double high = 127) {
+  return {name, Field::kBox, 'b', 1, {size, 0, 0}, low, high, nullptr, nullptr, 0};
+}
+constexpr Field image(const char* name, int rows, int columns, double low = -kInf, double high = kInf) {
+  return {name, Field::kBox, 'f', 2, {rows, columns, 0}, low, high, nullptr, nullptr, 0};
+}
 constexpr Field multi_discrete(const char* name, int size, int choices) {
   return {name, Field::kMultiDiscrete, 'l', 1, {size, 0, 0}, 0, 0, nullptr, nullptr, choices};
 }
@@ -105,15 +120,18 @@ constexpr Field discrete(const char* name, int choices) {
   return {name, Field::kDiscrete, 'l', 0, {0, 0, 0}, 0, 0, nullptr, nullptr, choices};
 }
 
-// A setting: its name, and where it is in Params. Whole numbers and reals are enough.
+// A setting: its name, where it is in Params, and the values it may have. Whole numbers and reals are enough.
 template <typename Params>
 struct Param {
   const char* name;
   float Params::* real = nullptr;
   int32_t Params::* whole = nullptr;
+  double low, high;  // both allowed; refused outside, so that the environment need not look
 
-  constexpr Param(const char* name, float Params::* at) : name(name), real(at) {}
-  constexpr Param(const char* name, int32_t Params::* at) : name(name), whole(at) {}
+  constexpr Param(const char* name, float Params::* at, double low = -kInf, double high = kInf)
+      : name(name), real(at), low(low), high(high) {}
+  constexpr Param(const char* name, int32_t Params::* at, double low = -2147483648.0, double high = 2147483647.0)
+      : name(name), whole(at), low(low), high(high) {}
 };
 
 }  // namespace fugu

@@ -2,15 +2,26 @@
 #pragma once
 
 #include "acrobot.h"
+#include "bandit.h"
 #include "cartpole.h"
+#include "connect4.h"
+#include "continuous.h"
+#include "maze.h"
+#include "memory.h"
 #include "mountain_car.h"
+#include "multiagent.h"
+#include "password.h"
 #include "pendulum.h"
+#include "spaces.h"
+#include "squared.h"
+#include "stochastic.h"
 
 namespace fugu {
 
 template <typename... E>
 struct List {};
 
-using AllEnvironments = List<Acrobot, CartPole, MountainCar, Pendulum>;
+using AllEnvironments = List<Acrobot, Bandit, CartPole, Connect4, Continuous, Maze, Memory, MountainCar,
+                             Multiagent, Password, Pendulum, Spaces, Squared, Stochastic>;
 
 }  // namespace fugu

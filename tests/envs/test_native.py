@@ -39,10 +39,14 @@ TWINS = {
 
 
 def random_actions(vec: fugu.vector.VecEnv, rng: np.random.Generator) -> np.ndarray:
-    shape = (vec.num_agents, *vec.action_layout.row_shape)
-    if vec.action_layout.dtype.kind == "f":
-        return rng.uniform(vec.action_space.low, vec.action_space.high, shape).astype(np.float32)
-    return rng.integers(0, vec.action_space.n, shape)
+    rows = vec.action_layout.zeros(vec.num_agents)
+    for leaf, view in zip(vec.action_layout.leaves, vec.action_layout.leaf_views(rows), strict=True):
+        choices = leaf.choice_range()
+        if choices is None:
+            view[...] = rng.uniform(leaf.space.low, leaf.space.high, view.shape)
+        else:
+            view[...] = rng.integers(choices[0], choices[1] + 1, view.shape)
+    return rows
 
 
 @pytest.mark.parametrize("name", TWINS)
@@ -89,7 +93,7 @@ def test_time_limit_is_gymnasiums(name):
     assert limit in (200, 500)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", TWINS)
 def test_first_states_are_spread_as_gymnasiums(name):
     their_id, _ = TWINS[name]
     theirs = gymnasium.make(their_id)
@@ -126,7 +130,7 @@ def test_backends_agree_byte_for_byte(name, settings):
             rng = np.random.default_rng(1)
             actions = [random_actions(vec, rng) for _ in range(250)]
             vec.async_reset()
-            seen = {agent: [] for agent in range(6)}
+            seen = {agent: [] for agent in range(vec.num_agents)}
             for turn in range(250 * vec.config.num_batches):
                 rows = vec.recv()
                 for i, agent in enumerate(range(rows.agents.start, rows.agents.stop)):
@@ -168,6 +172,11 @@ def test_settings_reach_the_environment_and_wrong_ones_are_refused():
         fugu.vector.make("cartpole", 1, env_kwargs={"max_tehta": 1.0})
     with pytest.raises(ConfigError, match="must be a number"):
         fugu.vector.make("cartpole", 1, env_kwargs={"gravity": "high"})
+    with pytest.raises(ConfigError, match="max_steps=2.5 must be a whole number"):
+        fugu.vector.make("cartpole", 1, env_kwargs={"max_steps": 2.5})
+    for size in (4, 22, 2**40, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match="size=.* must lie in .5, 21."):
+            fugu.vector.make("maze", 1, env_kwargs={"size": size})
 
 
 def test_wrong_use_is_an_error_and_changes_nothing():

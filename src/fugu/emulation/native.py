@@ -19,6 +19,8 @@ from fugu.native import native
 from fugu.spaces import Layout
 
 RESET, STEP = 1, 2
+MAX_STEPS = 2**31 - 1
+"""of the setting ``max_steps``, which every environment has; 0 means no limit"""
 
 
 @functools.cache
@@ -40,6 +42,11 @@ def native_spec(name: str, settings: Mapping[str, Any]) -> EnvSpec:
             raise ConfigError(f"{name} has no setting {key!r}.{did_you_mean(key, allowed)}")
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
             raise ConfigError(f"{name}: {key}={value!r} must be a number")
+        low, high = described["bounds"].get(key, (0, MAX_STEPS))
+        if not low <= value <= high:
+            raise ConfigError(f"{name}: {key}={value!r} must lie in [{low:g}, {high:g}]")
+        if isinstance(described["params"].get(key, 0), int) and value != int(value):
+            raise ConfigError(f"{name}: {key}={value!r} must be a whole number")
     return EnvSpec(
         _space(described["observation"]),
         _space(described["action"]),
