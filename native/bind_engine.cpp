@@ -72,12 +72,13 @@ nb::list describe_fields(const fugu::Field* fields, int count) {
 }
 
 nb::dict describe(const fugu::EngineApi& api) {
-  nb::dict out, params;
+  nb::dict out, params, bounds;
   for (int i = 0; i < api.params; ++i) {
     if (api.param[i].whole)
       params[api.param[i].name] = static_cast<int64_t>(api.param[i].value);
     else
       params[api.param[i].name] = api.param[i].value;
+    bounds[api.param[i].name] = nb::make_tuple(api.param[i].low, api.param[i].high);
   }
   nb::list logs;
   for (int i = 0; i < api.logs; ++i) logs.append(api.log[i]);
@@ -87,6 +88,7 @@ nb::dict describe(const fugu::EngineApi& api) {
   out["observation"] = describe_fields(api.observation, api.observations);
   out["action"] = describe_fields(api.action, api.actions);
   out["params"] = params;
+  out["bounds"] = bounds;
   out["logs"] = nb::tuple(logs);
   out["renders"] = api.render != nullptr;
   return out;

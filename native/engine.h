@@ -38,11 +38,12 @@ struct ParamInfo {
   const char* name;
   double value;  // the default
   bool whole;
+  double low, high;
 };
 
 // An environment and its engine behind plain functions, so that one compiled elsewhere (`fugu build`) can be loaded at run time.
 // Its first member says which version of this struct it was compiled against.
-constexpr uint32_t kAbi = 1;
+constexpr uint32_t kAbi = 2;
 
 struct EngineApi {
   uint32_t abi;
@@ -94,7 +95,8 @@ class Engine {
       std::vector<ParamInfo> out;
       const Params defaults{};
       for (const auto& param : E::params)
-        out.push_back({param.name, param.real ? defaults.*param.real : static_cast<double>(defaults.*param.whole), !param.real});
+        out.push_back({param.name, param.real ? defaults.*param.real : static_cast<double>(defaults.*param.whole), !param.real,
+                       param.low, param.high});
       return out;
     }();
     static const EngineApi api = [] {

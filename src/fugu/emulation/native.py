@@ -40,6 +40,11 @@ def native_spec(name: str, settings: Mapping[str, Any]) -> EnvSpec:
             raise ConfigError(f"{name} has no setting {key!r}.{did_you_mean(key, allowed)}")
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
             raise ConfigError(f"{name}: {key}={value!r} must be a number")
+        low, high = described["bounds"].get(key, (0, 2**31 - 1))
+        if not low <= value <= high:
+            raise ConfigError(f"{name}: {key}={value!r} must be between {low:g} and {high:g}")
+        if isinstance(described["params"].get(key, 0), int) and value != int(value):
+            raise ConfigError(f"{name}: {key}={value!r} must be a whole number")
     return EnvSpec(
         _space(described["observation"]),
         _space(described["action"]),
