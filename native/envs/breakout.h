@@ -7,7 +7,7 @@
 //   was and its x velocity is reversed; a brick so hit is gone;
 //   moves the ball in y, with the same rule (ceiling and bricks);
 //   bounces the ball off the paddle: if it moves down, its lower edge passes y = 150 in this frame and its middle is no further than
-//   paddle_width / 2 + 2 from the paddle's middle, it flies up again, faster by the factor speedup (up to max_speed). Its direction
+//   paddle_width / 2 + 2 from the paddle's middle, it is mirrored there and flies up again, faster by the factor speedup (up to max_speed). Its direction
 //   is the old one turned by where it hit: with h = distance from the paddle's middle / the reach above, sideways share
 //   sin = old sin + 0.5 h, kept within [-0.8, 0.8] and away from [-0.1, 0.1], so that no ball goes straight up and down for ever.
 // A ball that falls below y = 160 is lost. The next one, and the first, starts at y = 90, x = 90 +- 45, downwards with a sideways
@@ -167,7 +167,7 @@ struct Breakout {
       float sine = clamp(old + 0.5f * offset, -0.8f, 0.8f);
       if (sine > -0.1f && sine < 0.1f) sine = sine < 0.0f || (sine == 0.0f && old < 0.0f) ? -0.1f : 0.1f;
       s.speed = s.speed * p.speedup < p.max_speed ? s.speed * p.speedup : p.max_speed;
-      s.y = kPaddle - kBall;
+      s.y = 2.0f * (kPaddle - kBall) - s.y;
       aim(s, sine, -1.0f);
     }
     return false;

@@ -35,8 +35,8 @@ struct Pong {
   static constexpr Field action[] = {discrete("", 3)};
 
   struct Params {
-    float paddle_size = 0.4f, paddle_speed = 0.06f, opponent_speed = 0.045f;
-    float serve = 0.03f, speedup = 1.08f, max_speed = 0.08f, spin = 0.03f;
+    float paddle_size = 0.4f, paddle_speed = 0.06f, opponent_speed = 0.03f;
+    float serve = 0.04f, speedup = 1.08f, max_speed = 0.08f, spin = 0.03f;
     int32_t points = 11;
   };
   static constexpr Param<Params> params[] = {
