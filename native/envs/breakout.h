@@ -78,22 +78,21 @@ struct Breakout {
       s.paddle = clamp(s.paddle + turn, half, kWide - half);
       move(s);
       if (s.y > kPaddle - kBall) over = bounce_or_lose(s, p, rng);
-      over = over || s.left == 0;
+      over |= s.left == 0;
     }
     reward[0] = static_cast<float>(before - s.left);
     return over;
   }
 
   FUGU_HD static void observe(const State& s, const Params& p, int, Obs* row) {
-    const float fast = 1.0f / p.max_speed;
     row->paddle = s.paddle * (1.0f / kWide);
     row->x = s.x * (1.0f / kWide);
     row->y = clamp(s.y * (1.0f / kHigh), 0.0f, 1.0f);
-    row->vx = s.vx * fast;
-    row->vy = s.vy * fast;
+    row->vx = s.vx / p.max_speed;
+    row->vy = s.vy / p.max_speed;
     row->balls = static_cast<float>(s.balls) / static_cast<float>(p.balls);
-    row->bricks_left = static_cast<float>(s.left) * (1.0f / kBricks);
-    row->speed = s.speed * fast;
+    row->bricks_left = static_cast<float>(s.left) / kBricks;
+    row->speed = s.speed / p.max_speed;
     for (int r = 0; r < kRows; ++r) unpack_bits<kColumns>(s.bricks[r], row->bricks + r * kColumns);
   }
 

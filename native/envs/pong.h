@@ -101,15 +101,15 @@ struct Pong {
   }
 
   FUGU_HD static void observe(const State& s, const Params& p, int, Obs* row) {
-    const float speed = 1.0f / p.max_speed, point = 1.0f / static_cast<float>(p.points);
+    const float points = static_cast<float>(p.points);  // divided by, not multiplied with 1 / points: that may pass 1
     row->player = s.player;
     row->opponent = s.opponent;
     row->x = s.x;
     row->y = s.y;
-    row->vx = s.vx * speed;
-    row->vy = s.vy * speed;
-    row->won = static_cast<float>(s.won) * point;
-    row->lost = static_cast<float>(s.lost) * point;
+    row->vx = s.vx / p.max_speed;
+    row->vy = s.vy / p.max_speed;
+    row->won = static_cast<float>(s.won) / points;
+    row->lost = static_cast<float>(s.lost) / points;
   }
 
   static constexpr int width = 240, height = 240;
