@@ -1,20 +1,21 @@
 // A ball, a paddle and a wall of 6 x 18 bricks to be knocked out.
 //
-// The field is 180 wide and 160 high, y pointing down. Bricks are 10 x 5 and fill y = 20 .. 50. The paddle's top is at y = 150. The
-// ball is 4 x 4. A step is `frameskip` frames with the same action. Each frame
+// The field is 180 wide and 160 high, y pointing down. Bricks are 10 x 5 and fill y = 20 .. 50. The paddle's top is at y = 150.
+// The ball is 4 x 4. A step is `frameskip` frames with the same action. Each frame
 //   moves the paddle by paddle_speed, not beyond the field;
-//   moves the ball in x: if the middle of its leading edge is then in the wall of the field or in a brick, it goes back to where it
-//   was and its x velocity is reversed; a brick so hit is gone;
+//   moves the ball in x: if the middle of its leading edge is then in the wall of the field or in a brick, it goes back to
+//   where it was and its x velocity is reversed; a brick so hit is gone;
 //   moves the ball in y, with the same rule (ceiling and bricks);
-//   bounces the ball off the paddle: if it moves down, its lower edge passes y = 150 in this frame and its middle is no further than
-//   paddle_width / 2 + 2 from the paddle's middle, it is mirrored there and flies up again, faster by the factor speedup (up to max_speed). Its direction
-//   is the old one turned by where it hit: with h = distance from the paddle's middle / the reach above, sideways share
-//   sin = old sin + 0.5 h, kept within [-0.8, 0.8] and away from [-0.1, 0.1], so that no ball goes straight up and down for ever.
-// A ball that falls below y = 160 is lost. The next one, and the first, starts at y = 90, x = 90 +- 45, downwards with a sideways
-// share within +-0.6, at speed ball_speed; the paddle goes to the middle, from where it can reach every such ball.
+//   bounces the ball off the paddle: if it moves down, its lower edge passes y = 150 in this frame and its middle is no further
+//   than paddle_width / 2 + 2 from the paddle's middle, it is mirrored there and flies up again, faster by the factor speedup
+//   (up to max_speed). Its direction is the old one turned by where it hit: with h = distance from the paddle's middle / the
+//   reach above, sideways share sin = old sin + 0.5 h, kept within [-0.8, 0.8] and away from [-0.1, 0.1], so that no ball goes
+//   straight up and down for ever.
+// A ball that falls below y = 160 is lost. The next one, and the first, starts at y = 90, x = 90 +- 45, downwards with a
+// sideways share within +-0.6, at speed ball_speed; the paddle goes to the middle, from where it can reach every such ball.
 //
-// Observation: 116 floats: paddle's x, ball's x and y (0 .. 1 over the field), ball's velocity in x and y / max_speed (-1 .. 1), balls
-// left / balls, share of bricks left, speed / max_speed; then the bricks, row by row from above, 1 there and 0 gone.
+// Observation: 116 floats: paddle's x, ball's x and y (0 .. 1 over the field), ball's velocity in x and y / max_speed (-1 ..
+// 1), balls left / balls, share of bricks left, speed / max_speed; then the bricks, row by row from above, 1 there and 0 gone.
 // Actions: 0 stay, 1 left, 2 right. Reward: 1 per brick. The episode ends when the last ball is lost or the last brick gone.
 #pragma once
 

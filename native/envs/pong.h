@@ -1,20 +1,20 @@
 // Table tennis against a scripted opponent.
 //
-// The table is the square from -1 to 1, y pointing down. The player's paddle stands at x = 0.9, the opponent's at x = -0.9. Each
-// step moves, in this order,
+// The table is the square from -1 to 1, y pointing down. The player's paddle stands at x = 0.9, the opponent's at x = -0.9.
+// Each step moves, in this order,
 //   the player       by paddle_speed up or down, not beyond the table;
-//   the opponent     by at most opponent_speed: towards the ball's y while the ball comes closer in its own half (x < 0), towards
-//                    the middle otherwise;
+//   the opponent     by at most opponent_speed: towards the ball's y while the ball comes closer in its own half (x < 0),
+//                    towards the middle otherwise;
 //   the ball         by its velocity; it is mirrored at y = -1 and y = 1.
-// A ball that crosses a paddle's x in this step no further than paddle_size / 2 + 0.03 from the paddle's middle (y after the step)
-// is mirrored there; its horizontal speed grows by the factor speedup, up to max_speed, and its vertical velocity by
+// A ball that crosses a paddle's x in this step no further than paddle_size / 2 + 0.03 from the paddle's middle (y after the
+// step) is mirrored there; its horizontal speed grows by the factor speedup, up to max_speed, and its vertical velocity by
 // spin * (distance from the paddle's middle / the reach above), cut to +-max_speed. A ball beyond x = 1 or -1 is a point; then
 // it is served again from the middle towards the one who lost it, at speed `serve` and a random vertical velocity of up to
 // 0.8 * serve. Paddles stay where they are.
 //
-// Observation: 8 floats in [-1, 1]: player's y, opponent's y, ball's x and y, its velocity in x and y / max_speed, the points of
-// player and opponent / points. Actions: 0 stay, 1 up, 2 down. Reward: 1 for a point won, -1 for one lost. The episode ends when one
-// side has `points`.
+// Observation: 8 floats in [-1, 1]: player's y, opponent's y, ball's x and y, its velocity in x and y / max_speed, the points
+// of player and opponent / points. Actions: 0 stay, 1 up, 2 down. Reward: 1 for a point won, -1 for one lost. The episode ends
+// when one side has `points`.
 #pragma once
 
 #include "../canvas.h"
@@ -122,8 +122,9 @@ struct Pong {
     canvas.rectangle(pixel(-kPaddle) - 5, pixel(s.opponent) - high / 2, 5, high, colors::orange);
     canvas.rectangle(pixel(s.x - kBall), pixel(s.y - kBall), 2 * kBall * scale, 2 * kBall * scale, colors::white);
     const float share = 0.4f * width / static_cast<float>(p.points);  // points as bars from the middle
-    canvas.rectangle(width / 2 + 6, 6, share * static_cast<float>(s.won), 4, colors::green);
-    canvas.rectangle(width / 2 - 6 - share * static_cast<float>(s.lost), 6, share * static_cast<float>(s.lost), 4, colors::orange);
+    const float won = share * static_cast<float>(s.won), lost = share * static_cast<float>(s.lost);
+    canvas.rectangle(width / 2 + 6, 6, won, 4, colors::green);
+    canvas.rectangle(width / 2 - 6 - lost, 6, lost, 4, colors::orange);
   }
 
  private:

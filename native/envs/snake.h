@@ -1,13 +1,13 @@
 // Eight snakes on a board of 40 x 40 cells, surrounded by walls, with a constant number of pieces of food.
 //
-// In each step the agents that have ended before start anew, then the others move one after another, first agent turn % 8 in the
-// turn'th step of the world, so that nobody is always first. A move
+// In each step the agents that have ended before start anew, then the others move one after another, first agent turn % 8 in
+// the turn'th step of the world, so that nobody is always first. A move
 //   turns the head to the direction chosen; the direction back into its own neck, for a snake longer than one cell, counts as
 //   straight on;
-//   ends the episode if the next cell is wall or body, its own or another's. Its own last cell is free, unless it is growing now.
-//   The body stays on the board, as an obstacle, until the agent starts anew in the next step;
-//   otherwise moves the head there. Food makes the snake one cell longer at once (up to max_length), and a new piece of food appears
-//   in a random empty cell.
+//   ends the episode if the next cell is wall or body, its own or another's. Its own last cell is free, unless it is growing
+//   now. The body stays on the board, as an obstacle, until the agent starts anew in the next step;
+//   otherwise moves the head there. Food makes the snake one cell longer at once (up to max_length), and a new piece of food
+//   appears in a random empty cell.
 // A snake starts as one cell, in a random empty cell, and grows by a cell per step until it has start_length.
 //
 // Observation: 11 x 11 bytes, the cells around the head, which is in the middle: 0 empty, 1 food, 2 own body, 3 another's body,
@@ -41,10 +41,12 @@ struct Snake {
   };
   // Snakes of 8 x 128 cells and 512 pieces of food leave room on 1600 cells.
   static constexpr Param<Params> params[] = {
-      {"food", &Params::food, 0, 512}, {"start_length", &Params::start_length, 1, 128}, {"max_length", &Params::max_length, 1, 128}};
+      {"food", &Params::food, 0, 512},
+      {"start_length", &Params::start_length, 1, 128},
+      {"max_length", &Params::max_length, 1, 128}};
 
-  // The board has a wall as thick as one can see, so that what an agent sees is always on it. A cell of a body holds its owner and
-  // the direction to the next cell towards the head: the body is a list that lies on the board.
+  // The board has a wall as thick as one can see, so that what an agent sees is always on it. A cell of a body holds its owner
+  // and the direction to the next cell towards the head: the body is a list that lies on the board.
   static constexpr int kStride = kSize + 2 * kSight, kCells = kStride * kStride;
   static constexpr uint8_t kEmpty = 0, kFood = 1, kWall = 4, kBody = 128;
 

@@ -1,21 +1,21 @@
 // Falling pieces of four cells on a board of 10 x 20; full lines vanish.
 //
-// Pieces come from a shuffled bag of all seven (I O T S Z J L), shuffled anew when empty. A piece lies in a box: 4 x 4 for I, 2 x 2 for
-// O, 3 x 3 for the others; turning it turns the box clockwise. Unturned, I fills the second row of its box, the others
+// Pieces come from a shuffled bag of all seven (I O T S Z J L), shuffled anew when empty. A piece lies in a box: 4 x 4 for I, 2
+// x 2 for O, 3 x 3 for the others; turning it turns the box clockwise. Unturned, I fills the second row of its box, the others
 //   O XX   T .X.   S .XX   Z XX.   J X..   L ..X
 //     XX     XXX     XX.     .XX     XXX     XXX
 // A piece starts unturned in the uppermost lines, its box in the columns from 3 (O: from 4).
 //
-// Actions: 0 nothing, 1 left, 2 right, 3 turn clockwise (if that collides, one column further left, else one further right), 4 soft
-// drop (down one row), 5 hard drop (down as far as it goes, and locked). What would collide with wall or cells does not happen. Then,
-// in every gravity'th step since the piece appeared, it falls one row. A piece that is to go down, by soft drop or gravity, and cannot
-// is locked: its cells become part of the board, full lines vanish and what is above comes down, the next piece appears. It moves from
-// the next step on.
+// Actions: 0 nothing, 1 left, 2 right, 3 turn clockwise (if that collides, one column further left, else one further right), 4
+// soft drop (down one row), 5 hard drop (down as far as it goes, and locked). What would collide with wall or cells does not
+// happen. Then, in every gravity'th step since the piece appeared, it falls one row. A piece that is to go down, by soft drop
+// or gravity, and cannot is locked: its cells become part of the board, full lines vanish and what is above comes down, the
+// next piece appears. It moves from the next step on.
 //
-// Observation: 215 floats: the board line by line from above, 1 locked, -1 the falling piece, 0 empty (200); one-hot of the falling piece
-// (7) and of the next one (7), in the order above; steps since the piece appeared, modulo gravity, / gravity (1).
-// Reward: 1, 3, 5, 8 for one to four lines at once, and drop_reward per row of soft or hard drop. The episode ends, with -1 more, when
-// the next piece collides where it appears, or when a piece is locked with a cell above the board.
+// Observation: 215 floats: the board line by line from above, 1 locked, -1 the falling piece, 0 empty (200); one-hot of the
+// falling piece (7) and of the next one (7), in the order above; steps since the piece appeared, modulo gravity, / gravity (1).
+// Reward: 1, 3, 5, 8 for one to four lines at once, and drop_reward per row of soft or hard drop. The episode ends, with -1
+// more, when the next piece collides where it appears, or when a piece is locked with a cell above the board.
 #pragma once
 
 #include <cstring>
@@ -60,8 +60,8 @@ struct Tetris {
   static constexpr Param<Params> params[] = {{"gravity", &Params::gravity, 1, 1000000},
                                              {"drop_reward", &Params::drop_reward, -1000.0, 1000.0}};
 
-  // Line y is lines[y + 1]: 16 bits, of which 3 .. 12 are the board and the others wall. Above the board is one empty line, below it
-  // are lines full of wall, so that the four lines of any box can be taken as one word.
+  // Line y is lines[y + 1]: 16 bits, of which 3 .. 12 are the board and the others wall. Above the board is one empty line,
+  // below it are lines full of wall, so that the four lines of any box can be taken as one word.
   static constexpr int kLeft = 3, kLines = 1 + kHigh + 4;
   static constexpr uint16_t kWalls = 0xe007, kFull = 0xffff;
 
@@ -150,12 +150,11 @@ struct Tetris {
     for (int y = 0; y < kHigh; ++y)
       for (int x = 0; x < kWide; ++x)
         if (s.lines[y + 1] >> (kLeft + x) & 1u) cell(x, y, colors::light);
-    canvas.rectangle(144, 9, 63, 39, colors::black);
+    canvas.rectangle(147, 9, 61, 49, colors::black);  // where the next piece is shown
     for (int bit = 0; bit < 16; ++bit) {
       if (shape(s.piece, s.turn) >> bit & 1u && s.y + bit / 4 >= 0) cell(s.x - kLeft + bit % 4, s.y + bit / 4, kinds[s.piece]);
       if (shape(s.next, 0) >> bit & 1u)
-        canvas.rectangle(static_cast<float>(152 + 12 * (bit % 4)), static_cast<float>((s.next == 0 ? 4 : 16) + 12 * (bit / 4)), 11, 11,
-                         kinds[s.next]);
+        cell(12 + bit % 4, bit / 4 + (s.next == 0 ? 0 : 1), kinds[s.next]);
     }
   }
 
