@@ -79,6 +79,7 @@ nb::dict describe(const fugu::EngineApi& api) {
       params[api.param[i].name] = static_cast<int64_t>(api.param[i].value);
     else
       params[api.param[i].name] = api.param[i].value;
+    bounds[api.param[i].name] = nb::make_tuple(api.param[i].low, api.param[i].high);
   }
   nb::list logs;
   for (int i = 0; i < api.logs; ++i) logs.append(api.log[i]);

@@ -5,7 +5,7 @@
 //   Obs, Action             plain structs (or scalars) of one agent's row; same order and alignment as fugu's Layout
 //   observation, action     arrays of Field that say which Gymnasium spaces those are; several are the parts of a Dict, in
 //                           alphabetical order
-//   Params, params          settings with defaults, and their names (no `params` where there are none)
+//   Params, params          settings with defaults, their names, and the range each may have (no `params` where there are none)
 //   time_limit              steps after which the engine truncates (0: never); every environment has it as the setting max_steps
 //   State                   plain data, no pointers; whatever it needs to go on
 //   reset(state, params, rng)
@@ -25,6 +25,10 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+
+#if defined(__SSE2__) && !defined(__CUDACC__)
+#include <emmintrin.h>
+#endif
 
 #ifdef __CUDACC__
 #define FUGU_HD __host__ __device__
@@ -118,6 +122,32 @@ constexpr Field multi_binary(const char* name, int size) {
 }
 constexpr Field discrete(const char* name, int choices) {
   return {name, Field::kDiscrete, 'l', 0, {0, 0, 0}, 0, 0, nullptr, nullptr, choices};
+}
+
+// The number of the lowest bit that is set; there must be one.
+FUGU_HD inline int lowest_bit(uint32_t bits) {
+#ifdef __CUDA_ARCH__
+  return __ffs(static_cast<int>(bits)) - 1;
+#else
+  return __builtin_ctz(bits);
+#endif
+}
+
+// Bits as numbers: out[i] = bit i of `bits`, as 0 or 1, for i < Count.
+template <int Count>
+FUGU_HD inline void unpack_bits(uint32_t bits, float* out) {
+  static_assert(Count > 0 && Count <= 32);
+#if defined(__SSE2__) && !defined(__CUDACC__)
+  const __m128i all = _mm_set1_epi32(static_cast<int>(bits)), one = _mm_castps_si128(_mm_set1_ps(1.0f));
+  for (int i = 0; i + 4 <= Count; i += 4) {
+    const __m128i lanes = _mm_slli_epi32(_mm_setr_epi32(1, 2, 4, 8), i);
+    const __m128i set = _mm_cmpeq_epi32(_mm_and_si128(all, lanes), lanes);
+    _mm_storeu_ps(out + i, _mm_castsi128_ps(_mm_and_si128(set, one)));
+  }
+  for (int i = Count / 4 * 4; i < Count; ++i) out[i] = static_cast<float>((bits >> i) & 1u);
+#else
+  for (int i = 0; i < Count; ++i) out[i] = static_cast<float>((bits >> i) & 1u);
+#endif
 }
 
 // A setting: its name, where it is in Params, and the values it may have. Whole numbers and reals are enough.

@@ -3,6 +3,7 @@
 
 #include "acrobot.h"
 #include "bandit.h"
+#include "breakout.h"
 #include "cartpole.h"
 #include "connect4.h"
 #include "continuous.h"
@@ -12,16 +13,19 @@
 #include "multiagent.h"
 #include "password.h"
 #include "pendulum.h"
+#include "pong.h"
+#include "snake.h"
 #include "spaces.h"
 #include "squared.h"
 #include "stochastic.h"
+#include "tetris.h"
 
 namespace fugu {
 
 template <typename... E>
 struct List {};
 
-using AllEnvironments = List<Acrobot, Bandit, CartPole, Connect4, Continuous, Maze, Memory, MountainCar,
-                             Multiagent, Password, Pendulum, Spaces, Squared, Stochastic>;
+using AllEnvironments = List<Acrobot, Bandit, Breakout, CartPole, Connect4, Continuous, Maze, Memory, MountainCar, Multiagent,
+                             Password, Pendulum, Pong, Snake, Spaces, Squared, Stochastic, Tetris>;
 
 }  // namespace fugu
