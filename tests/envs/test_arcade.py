@@ -540,7 +540,7 @@ def run_beside_model(policy, num_envs, steps, gravity):
 @pytest.mark.parametrize(("gravity", "to_the_left"), [(1, False), (4, False), (4, True)])
 def test_tetris_equals_a_model_of_its_rules_under_random_actions(gravity, to_the_left):
     chances = [0.05, 0.55, 0.0, 0.3, 0.0, 0.1] if to_the_left else [0.1, 0.25, 0.25, 0.3, 0.05, 0.05]
-    seen = run_beside_model(lambda i, model, rng: int(rng.choice(6, p=chances)), 8, 2000, gravity)
+    seen = run_beside_model(lambda i, model, rng: int(rng.choice(6, p=chances)), 8, 6000 if to_the_left else 2000, gravity)
     assert seen["over"] > 20
     if to_the_left:  # the middle is free, and it is over because of a cell above the board
         assert seen["only above"] > 0
