@@ -89,6 +89,7 @@ nb::dict describe(const fugu::EngineApi& api) {
   out["params"] = params;
   out["logs"] = nb::tuple(logs);
   out["renders"] = api.render != nullptr;
+  out["masks_actions"] = api.masks_actions;
   return out;
 }
 

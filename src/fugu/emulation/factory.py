@@ -147,7 +147,7 @@ def _from_name(name: str) -> Callable[..., Any]:
     return _Registered(gymnasium.spec(name))
 
 
-REGISTERING = ("ale_py", "minigrid", "nle", "minihack")
+REGISTERING = ("fugu.envs", "ale_py", "minigrid", "nle", "minihack")
 """packages whose ids people type without importing them first"""
 
 

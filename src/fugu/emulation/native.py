@@ -55,6 +55,13 @@ def columns(rows: Rows) -> tuple[Any, ...]:
     return (rows.obs, rows.reward, rows.terminated, rows.truncated, rows.first, rows.mask, rows.action_mask)
 
 
+def draw_seeds(seeds: np.ndarray) -> None:
+    """Give worlds that were never seeded, and are not now (-1), a seed by chance: they have no random numbers to go on with."""
+    unseeded = seeds < 0
+    if unseeded.any():
+        seeds[unseeded] = np.random.default_rng().integers(0, 2**63 - 1, unseeded.sum())
+
+
 class NativeEnv:
     """One world of the native environment ``name`` as a ``fugu.Env``; ``settings`` are its parameters."""
 
@@ -66,13 +73,22 @@ class NativeEnv:
         self._worlds = native.Worlds(name, 1, settings, [0, 1], 1)
         self._rows = Rows.zeros(Layout(self.observation_space), self.num_agents, discrete_choices(self.action_space))
         self._seeds = np.full(1, -1, np.int64)
+        self._fresh = True
         self._action = Layout(self.action_space).zeros(self.num_agents)
         self._worlds.bind(self._seeds, self._action, [columns(self._rows)] * 2)
 
     def reset(self, seed: int | None, out: Rows) -> Infos | None:
         self._seeds[0] = -1 if seed is None else seed
+        if self._fresh:
+            draw_seeds(self._seeds)
+            self._fresh = False
         self._run(RESET, out)
         return None
+
+    def accepts(self, action: np.ndarray) -> bool:
+        """Whether ``action``, one row per agent, is in the action space."""
+        self._action[...] = action
+        return bool(self._worlds.bad_action(0) < 0)
 
     def step(self, action: np.ndarray, out: Rows) -> Infos | None:
         self._action[...] = action
