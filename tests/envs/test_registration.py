@@ -50,7 +50,7 @@ def test_passes_gymnasiums_own_check(name):
         warnings.filterwarnings("ignore", message=".*env.spec.*|.*unwrapped.*")
         check_env(env.unwrapped)
     if renders:
-        frame = env.render()
+        frame = env.unwrapped.render()
         assert frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3 and frame.std() > 1
     env.close()
 

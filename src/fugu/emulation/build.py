@@ -54,14 +54,15 @@ class Compiler:
         """With the bounds of an array at the end of a struct checked as well, which is where State often has one."""
         return (*DEBUG, *(("-shared-libasan", "-fstrict-flex-arrays=3") if self._is_clang else ("-fsanitize=bounds-strict",)))
 
-    def sanitizer(self) -> str:
-        """The sanitizers' library, which must be in a process before anything that was compiled for them."""
-        wanted = f"libclang_rt.asan-{os.uname().machine}.so" if self._is_clang else "libasan.so"
-        done = subprocess.run([self.path, f"-print-file-name={wanted}"], capture_output=True, text=True)
-        found = done.stdout.strip()
-        if not os.path.isabs(found):  # a compiler that does not find a file gives its name back
-            raise ConfigError(f"{self.path} has no address sanitizer ({wanted}); install it, or build without --debug")
-        return os.path.realpath(found)
+    def sanitizers(self) -> str:
+        """The libraries that must be in a process before anything compiled with ``debug_flags``: the sanitizers', and the
+        standard library's, or they cannot see what it throws."""
+        wanted = (f"libclang_rt.asan-{os.uname().machine}.so" if self._is_clang else "libasan.so", "libstdc++.so.6")
+        commands = [[self.path, f"-print-file-name={name}"] for name in wanted]
+        found = [subprocess.run(command, capture_output=True, text=True).stdout.strip() for command in commands]
+        if not os.path.isabs(found[0]):  # a compiler that does not find a file gives its name back
+            raise ConfigError(f"{self.path} has no address sanitizer ({wanted[0]}); install it, or build without --debug")
+        return " ".join(os.path.realpath(file) for file in found if os.path.isabs(file))
 
     @property
     def _is_clang(self) -> bool:
@@ -123,7 +124,7 @@ def debug_environment() -> Mapping[str, str]:
     Freed memory is not held back: environments have none of their own, and the check of their memory would see it grow.
     """
     return {
-        "LD_PRELOAD": find_compiler().sanitizer(),
+        "LD_PRELOAD": find_compiler().sanitizers(),
         "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=0:thread_local_quarantine_size_kb=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
