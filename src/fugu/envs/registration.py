@@ -55,7 +55,7 @@ class NativeGymnasiumEnv(gymnasium.Env[Any, Any]):
         self._rows = Rows.zeros(Layout(self.observation_space), 1, discrete_choices(self.action_space))
         self._action = Layout(self.action_space).zeros(1)
         self._observations = Packer(Layout(self.observation_space))
-        self._actions = Packer(Layout(self.action_space), cast=True)
+        self._actions = Packer(Layout(self.action_space), finite=False, cast=True)  # the engine refuses what is not finite
         self._offers_mask = described()[name]["masks_actions"]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
