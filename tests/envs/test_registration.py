@@ -12,12 +12,12 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import fugu
-from fugu.emulation.native import described, names
+from fugu.emulation.native import descriptions, names
 from fugu.envs import gymnasium_id
 from fugu.errors import ConfigError, SpaceError
 
-SINGLE = [name for name in names() if described()[name]["agents"] == 1]
-TEAMS = [name for name in names() if described()[name]["agents"] > 1]
+SINGLE = [name for name in names() if descriptions()[name]["agents"] == 1]
+TEAMS = [name for name in names() if descriptions()[name]["agents"] > 1]
 
 
 def test_ids_are_the_names_in_camel_case():
@@ -40,7 +40,7 @@ def test_module_prefix_is_enough_and_torch_is_not_imported():
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_passes_gymnasiums_own_check(name):
-    renders = described()[name]["renders"]
+    renders = descriptions()[name]["renders"]
     env = gymnasium.make(gymnasium_id(name), render_mode="rgb_array" if renders else None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fugu.emulation.native import described, forget_descriptions, is_name
+from fugu.emulation.native import descriptions, forget_descriptions, is_name
 from fugu.errors import ConfigError, FuguError
 from fugu.native import native
 
@@ -107,7 +107,7 @@ def load(library: str | Path) -> str:
     if native is None:
         raise ConfigError(f"{library.name} needs fugu's compiled core, which is not available here; see fugu doctor")
     name = library.stem
-    if name not in described():
+    if name not in descriptions():
         if "-debug-" in name and "asan" not in os.environ.get("LD_PRELOAD", ""):  # loading it would end the process
             raise ConfigError(f"{library.name} needs LD_PRELOAD for its sanitizers; fugu build --debug prints how to run it")
         try:

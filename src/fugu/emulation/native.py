@@ -23,29 +23,29 @@ RESET, STEP = 1, 2
 
 def names() -> tuple[str, ...]:
     """The native environments of the package; none without the compiled core."""
-    return tuple(name for name in described() if "-" not in name)  # those of ``fugu build`` have a hash after theirs
+    return tuple(name for name in descriptions() if "-" not in name)  # those of ``fugu build`` have a hash after theirs
 
 
 def is_name(env: Any) -> bool:
-    return isinstance(env, str) and env in described()
+    return isinstance(env, str) and env in descriptions()
 
 
 def native_spec(name: str, settings: Mapping[str, Any]) -> EnvSpec:
     """Spaces and agents of one world, after a look at ``settings``."""
-    about = described()[name]
-    name = about["name"]
-    allowed = {*about["params"], "max_steps"}
+    described = descriptions()[name]
+    name = described["name"]
+    allowed = {*described["params"], "max_steps"}
     for key, value in settings.items():
         if key not in allowed:
             raise ConfigError(f"{name} has no setting {key!r}.{did_you_mean(key, allowed)}")
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
             raise ConfigError(f"{name}: {key}={value!r} must be a number")
     return EnvSpec(
-        _space(about["observation"]),
-        _space(about["action"]),
-        int(about["agents"]),
-        {"render_modes": ["rgb_array"] if about["renders"] else [], "render_fps": 30},
-        "rgb_array" if about["renders"] else None,
+        _space(described["observation"]),
+        _space(described["action"]),
+        int(described["agents"]),
+        {"render_modes": ["rgb_array"] if described["renders"] else [], "render_fps": 30},
+        "rgb_array" if described["renders"] else None,
         name,
     )
 
@@ -111,14 +111,14 @@ class NativeEnv:
 
 
 @functools.cache
-def described() -> dict[str, dict[str, Any]]:
+def descriptions() -> dict[str, dict[str, Any]]:
     """Name -> what the compiled core knows of the environment: spaces, agents, settings, logs."""
     return {} if native is None else dict(native.environments())
 
 
 def forget_descriptions() -> None:
     """For when the core has loaded one more."""
-    described.cache_clear()
+    descriptions.cache_clear()
 
 
 def _space(fields: list[dict[str, Any]]) -> gs.Space:

@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 
 from fugu.emulation.env import Rows, discrete_choices
-from fugu.emulation.native import NativeEnv, described, names
+from fugu.emulation.native import NativeEnv, descriptions, names
 from fugu.errors import ConfigError, SpaceError
 from fugu.spaces import Layout, Packer
 
@@ -31,7 +31,7 @@ def gymnasium_id(name: str) -> str:
 def register() -> None:
     """Enter every native environment of one agent into Gymnasium's registry; what is there already stays."""
     for name in names():
-        if described()[name]["agents"] == 1 and gymnasium_id(name) not in gymnasium.registry:
+        if descriptions()[name]["agents"] == 1 and gymnasium_id(name) not in gymnasium.registry:
             gymnasium.register(
                 gymnasium_id(name),
                 entry_point="fugu.envs.registration:NativeGymnasiumEnv",
@@ -56,7 +56,7 @@ class NativeGymnasiumEnv(gymnasium.Env[Any, Any]):
         self._action = Layout(self.action_space).zeros(1)
         self._observations = Packer(Layout(self.observation_space))
         self._actions = Packer(Layout(self.action_space), finite=False, cast=True)  # the engine refuses what is not finite
-        self._offers_mask = described()[name]["masks_actions"]
+        self._offers_mask = descriptions()[name]["masks_actions"]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
