@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
-SOURCES := $(wildcard native/*) CMakeLists.txt pyproject.toml constraints.txt
+SOURCES := $(wildcard native/* native/envs/*) CMakeLists.txt pyproject.toml constraints.txt
 
-.PHONY: wheels train test test-slow test-extras test-nethack test-gpu lint bench clean
+.PHONY: wheels train test test-slow test-extras test-nethack test-gpu sanitize lint bench clean
 
 train: $(VENV)/.core  ## until there is a trainer: how fast are environments vectorized here?
 	$(BIN)/fugu bench vector CartPole-v1
@@ -22,6 +22,12 @@ test-extras: $(VENV)/.extras  ## environments nobody here wrote: Atari, MuJoCo, 
 test-nethack: .venv-nethack/.ready  ## NLE pins an older Gymnasium, so it lives apart
 	.venv-nethack/bin/python -m pytest tests/thirdparty -m extras -k "nethack"
 
+SANITIZED := tests/spaces/test_pack.py tests/envs tests/contract
+sanitize: .venv-sanitize/.ready  ## the tests of the compiled core, with the address and undefined-behaviour sanitizers in it
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so.6)" \
+	  ASAN_OPTIONS=detect_leaks=0:halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc \
+	  .venv-sanitize/bin/python -m pytest --timeout 600 --capture sys $(SANITIZED)
+
 test-gpu: $(VENV)/.test
 	$(BIN)/python -m pytest -m gpu
 
@@ -32,9 +38,10 @@ lint: $(VENV)/.lint
 
 bench: $(VENV)/.test  ## every speed claim, with its competitors
 	$(BIN)/python benchmarks/vector.py --out benchmarks/results/vector.json
+	$(BIN)/python benchmarks/native.py --out benchmarks/results/native.json
 
 clean:
-	rm -rf $(VENV) .venv-nethack build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-nethack .venv-sanitize build dist .pytest_cache .mypy_cache .ruff_cache
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -62,6 +69,15 @@ $(VENV)/.extras: $(VENV)/.test
 	.venv-nethack/bin/pip install --quiet --upgrade pip
 	.venv-nethack/bin/pip install --quiet "nle>=1.3" minihack "setuptools<81" psutil cloudpickle pytest pytest-timeout
 	.venv-nethack/bin/pip install --quiet --no-deps --editable .
+	touch $@
+
+# Only fugu itself is there twice; everything else comes from the ordinary environment.
+.venv-sanitize/.ready: $(VENV)/.test $(SOURCES)
+	$(PYTHON) -m venv .venv-sanitize
+	$(BIN)/python -c "import sys; print(*(p for p in sys.path if p.endswith('site-packages')), sep='\n')" \
+	  > "$$(.venv-sanitize/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ordinary.pth"
+	.venv-sanitize/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
+	  -C cmake.define.FUGU_SANITIZE=ON -C cmake.build-type=RelWithDebInfo -C build-dir=build/sanitize .
 	touch $@
 
 WHEEL_PYTHON ?= 3.12

@@ -17,7 +17,7 @@ from typing import Any
 
 Measure = Callable[[], float]
 
-PACKAGES = ("fugu-rl", "numpy", "torch", "gymnasium", "stable-baselines3", "pettingzoo")
+PACKAGES = ("fugu-rl", "numpy", "torch", "gymnasium", "stable-baselines3", "pettingzoo", "envpool")
 
 
 @dataclass

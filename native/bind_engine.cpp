@@ -92,6 +92,7 @@ nb::dict describe(const fugu::EngineApi& api) {
   out["bounds"] = bounds;
   out["logs"] = nb::tuple(logs);
   out["renders"] = api.render != nullptr;
+  out["masks_actions"] = api.masks_actions;
   return out;
 }
 

@@ -18,6 +18,7 @@
 //   action_mask(state, params, agent, mask)                            one bool per discrete choice
 //   logs, log(state, params, agent, values)                            named values added up when an episode ends
 //   width, height, render(state, params, canvas)                       a picture (host only; canvas.h)
+// A header of one's own ends with FUGU_ENVIRONMENT(E), outside all namespaces; `fugu build` compiles it.
 // The engine (engine.h) does everything else, once for all: auto-reset, time limit, statistics, masks, buffers, seeds, threads.
 #pragma once
 
@@ -35,6 +36,9 @@
 #else
 #define FUGU_HD
 #endif
+
+// Says which struct of a header is the environment.
+#define FUGU_ENVIRONMENT(E) using FuguEnvironment = E;
 
 namespace fugu {
 

@@ -2,6 +2,7 @@
 // Barto's book, one Runge-Kutta step of 0.2 s).
 #pragma once
 
+#include "../canvas.h"
 #include "../env.h"
 
 namespace fugu {
@@ -66,6 +67,22 @@ struct Acrobot {
     sin_cos(s.theta2, row->sine2, row->cosine2);
     row->theta1_dot = s.theta1_dot;
     row->theta2_dot = s.theta2_dot;
+  }
+
+  static constexpr int width = 500, height = 500;
+
+  static void render(const State& s, const Params& p, Canvas& canvas) {
+    const float scale = static_cast<float>(width) / 4.4f, x0 = static_cast<float>(width) / 2, y0 = static_cast<float>(height) / 2;
+    float sine1, cosine1, sine12, cosine12;
+    sin_cos(s.theta1, sine1, cosine1);
+    sin_cos(s.theta1 + s.theta2, sine12, cosine12);
+    const float x1 = x0 + scale * p.length1 * sine1, y1 = y0 + scale * p.length1 * cosine1;
+    canvas.fill(colors::white);
+    canvas.rectangle(0, y0 - scale, static_cast<float>(width), 2, colors::gray);  // the line to be reached
+    canvas.line(x0, y0, x1, y1, 20, colors::teal);
+    canvas.line(x1, y1, x1 + scale * sine12, y1 + scale * cosine12, 20, colors::teal);
+    canvas.disc(x0, y0, 9, colors::yellow);
+    canvas.disc(x1, y1, 9, colors::yellow);
   }
 
  private:

@@ -1,6 +1,7 @@
 // A pole on a cart, pushed left or right: Gymnasium's CartPole-v1, with its equations and its explicit Euler step.
 #pragma once
 
+#include "../canvas.h"
 #include "../env.h"
 
 namespace fugu {
@@ -57,6 +58,22 @@ struct CartPole {
   }
 
   FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) { *row = s; }
+
+  static constexpr int width = 600, height = 400;
+
+  static void render(const State& s, const Params& p, Canvas& canvas) {
+    const float scale = static_cast<float>(width) / (2.0f * p.max_x), rail = 300.0f;
+    const float x = static_cast<float>(width) / 2 + s.x * scale, pole = scale * 2.0f * p.half_length;
+    float sine, cosine;
+    sin_cos(s.theta, sine, cosine);
+    canvas.fill(colors::white);
+    canvas.rectangle(0, rail, static_cast<float>(width), 2, colors::gray);
+    canvas.disc(x - 22, rail - 6, 8, colors::gray);
+    canvas.disc(x + 22, rail - 6, 8, colors::gray);
+    canvas.rectangle(x - 40, rail - 42, 80, 32, colors::black);
+    canvas.line(x, rail - 36, x + pole * sine, rail - 36 - pole * cosine, 12, colors::orange);
+    canvas.disc(x, rail - 36, 6, colors::blue);
+  }
 };
 
 }  // namespace fugu

@@ -1,6 +1,7 @@
 // An underpowered car in a valley: Gymnasium's MountainCar-v0.
 #pragma once
 
+#include "../canvas.h"
 #include "../env.h"
 
 namespace fugu {
@@ -44,6 +45,36 @@ struct MountainCar {
   }
 
   FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) { *row = s; }
+
+  static constexpr int width = 600, height = 400;
+
+  static void render(const State& s, const Params& p, Canvas& canvas) {
+    canvas.fill(colors::white);
+    for (float x = 0; x < static_cast<float>(width); x += 1.0f) {
+      const float ground = pixel_y(position_at(x));
+      canvas.rectangle(x, ground, 1, static_cast<float>(height) - ground, colors::light);
+      canvas.line(x, ground, x + 1, pixel_y(position_at(x + 1)), 3, colors::gray);
+    }
+    const float goal_x = pixel_x(p.goal), goal_y = pixel_y(p.goal);
+    canvas.line(goal_x, goal_y, goal_x, goal_y - 48, 3, colors::black);
+    for (int i = 0; i < 14; ++i)  // the flag, line by line
+      canvas.rectangle(goal_x, goal_y - 48 + static_cast<float>(i), 24 - 1.6f * std::fabs(static_cast<float>(i) - 7), 1, colors::red);
+    float sine, cosine;
+    sin_cos(3.0f * s.position, sine, cosine);
+    const float rise = 1.35f * cosine, length = std::sqrt(1 + rise * rise);  // the slope under the car, in pixels
+    const float along_x = 1 / length, along_y = -rise / length, up_x = -rise / length, up_y = -1 / length;
+    const float x = pixel_x(s.position), y = pixel_y(s.position);
+    canvas.line(x - 15 * along_x + 16 * up_x, y - 15 * along_y + 16 * up_y, x + 15 * along_x + 16 * up_x, y + 15 * along_y + 16 * up_y,
+                16, colors::teal);
+    for (const float wheel : {-13.0f, 13.0f}) canvas.disc(x + wheel * along_x + 7 * up_x, y + wheel * along_y + 7 * up_y, 7, colors::black);
+  }
+
+ private:
+  static constexpr float kScale = static_cast<float>(width) / 1.8f;  // pixels per unit of position, -1.2 to 0.6
+
+  static float position_at(float x) { return x / kScale - 1.2f; }
+  static float pixel_x(float position) { return (position + 1.2f) * kScale; }
+  static float pixel_y(float position) { return static_cast<float>(height) - 40 - kScale * (0.45f * std::sin(3.0f * position) + 0.45f); }
 };
 
 }  // namespace fugu

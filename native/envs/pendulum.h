@@ -1,6 +1,7 @@
 // A pendulum to be swung up and held with a weak motor: Gymnasium's Pendulum-v1. Never terminates by itself.
 #pragma once
 
+#include "../canvas.h"
 #include "../env.h"
 
 namespace fugu {
@@ -53,6 +54,18 @@ struct Pendulum {
   FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) {
     sin_cos(s.theta, row->sine, row->cosine);
     row->theta_dot = s.theta_dot;
+  }
+
+  static constexpr int width = 400, height = 400;
+
+  static void render(const State& s, const Params& p, Canvas& canvas) {
+    const float x = static_cast<float>(width) / 2, y = static_cast<float>(height) / 2;
+    const float rod = 150.0f * (p.length < 1.2f ? p.length : 1.2f);
+    float sine, cosine;
+    sin_cos(s.theta, sine, cosine);  // zero is upright, positive turns to the left, as in Gymnasium's picture
+    canvas.fill(colors::white);
+    canvas.line(x, y, x - rod * sine, y - rod * cosine, 36, colors::red);
+    canvas.disc(x, y, 8, colors::black);
   }
 
  private:

@@ -90,7 +90,7 @@ def test_list_filters_and_groups(capsys: pytest.CaptureFixture[str]) -> None:
     assert "gymnasium classic_control" in lines and "  CartPole-v1" in lines
     assert all("cartpole" in line.lower() for line in lines if line.startswith("  "))
     assert main(["list", "--json", "Acrobot"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"gymnasium classic_control": ["Acrobot-v1"]}
+    assert json.loads(capsys.readouterr().out) == {"fugu (native)": ["acrobot"], "gymnasium classic_control": ["Acrobot-v1"]}
     assert main(["list", "Cartpol-v1"]) == 1
     assert "CartPole-v1" in capsys.readouterr().err
 

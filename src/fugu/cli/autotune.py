@@ -23,7 +23,7 @@ class Options:
     """
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
-    """a Gymnasium id, module:Class or file.py:Class"""
+    """a native environment, a Gymnasium id, module:Class, file.py:Class or my_env.h"""
     num_envs: int = 64
     """environments to step"""
     seconds: float = 0.5

@@ -5,6 +5,7 @@ Quick means: no claim is made with it. ``benchmarks/vector.py`` is the thorough 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import time
@@ -17,6 +18,7 @@ import tyro
 
 from fugu.cli.autotune import as_json, show
 from fugu.cli.options import parse, take_env_kwargs
+from fugu.emulation.build import is_compiled
 from fugu.emulation.factory import factories
 from fugu.errors import ConfigError
 from fugu.vector.autotune import WARM_UP, Trial, chosen, measure, settings
@@ -27,12 +29,12 @@ from fugu.vector.config import Backend, Order, VectorConfig, usable_cores
 class Options:
     """Steps per second of our backends on an environment, with random actions.
 
-    With --backend, --num-workers, --batch-size, --order or --isolate only that setting is measured, beside serial.
+    With --backend, --num-workers, --batch-size, --order or --isolate only that setting is measured, beside the simplest one.
     --env.NAME VALUE goes to the environment's constructor.
     """
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")] = "CartPole-v1"
-    """a Gymnasium id, module:Class or file.py:Class"""
+    """a native environment, a Gymnasium id, module:Class, file.py:Class or my_env.h"""
     num_envs: int = 64
     """environments to step"""
     seconds: float = 2.0
@@ -42,9 +44,9 @@ class Options:
     json: bool = False
     """print the measurements as JSON"""
     backend: Backend = "auto"
-    """serial or process"""
+    """serial, process, or for native environments native"""
     num_workers: int | None = None
-    """processes that step"""
+    """processes, or native threads, that step"""
     batch_size: int | None = None
     """environments per batch"""
     order: Order = "pipelined"
@@ -71,7 +73,7 @@ def main(argv: list[str]) -> int:
 
 
 def _trials(options: Options) -> list[Trial]:
-    """Everything autotune would try, or serial and the one setting the user named."""
+    """Everything autotune would try, or the simplest of it and the one setting the user named."""
     config = VectorConfig(
         num_envs=options.num_envs,
         backend=options.backend,
@@ -80,12 +82,15 @@ def _trials(options: Options) -> list[Trial]:
         order=options.order,
         isolate=options.isolate or None,
     )
-    all_of_them = settings(options.num_envs, usable_cores())
+    native = is_compiled(options.env)
+    all_of_them = settings(options.num_envs, usable_cores(), native)
     if config == VectorConfig(num_envs=options.num_envs):
         return all_of_them
+    if native and config.backend == "auto":
+        config = dataclasses.replace(config, backend="native")
     name = ", ".join(f"{name}={value}" for name, value in chosen(config).items() if name != "backend")
-    serial = all_of_them[:1]
-    return serial if config == serial[0].config else [*serial, Trial(f"{config.resolved_backend} {name}".strip(), config)]
+    simplest = all_of_them[:1]
+    return simplest if config == simplest[0].config else [*simplest, Trial(f"{config.resolved_backend} {name}".strip(), config)]
 
 
 def _peers(options: Options, env_kwargs: dict[str, Any]) -> dict[str, Callable[[], Any]]:

@@ -29,7 +29,7 @@ class Options:
     """
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
-    """a Gymnasium id, module:Class or file.py:Class"""
+    """a native environment, a Gymnasium id, module:Class, file.py:Class or my_env.h"""
     steps: int = 500
     """random steps in each part of the check"""
     seed: int = 0

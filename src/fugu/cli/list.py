@@ -17,6 +17,8 @@ from fugu.errors import FuguError, did_you_mean
 # other packages that register ids when they are imported; their ids are given as package:Id
 PACKAGES = ("gymnasium_robotics", "highway_env", "miniworld", "mo_gymnasium", "minihack", "nle", "procgen", "craftium")
 
+NATIVE = "fugu (native)"
+
 # part of Gymnasium -> (modules it needs, what to install)
 PARTS = {
     "mujoco": (("mujoco", "imageio"), "fugu-rl[mujoco]"),
@@ -30,7 +32,7 @@ PARTS = {
 class Options:
     """The environments that can be made by name here.
 
-    Besides these, every command takes module:Class and file.py:Class.
+    Besides these, every command takes module:Class, file.py:Class and my_env.h.
     """
 
     pattern: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATTERN")] = ""
@@ -68,17 +70,18 @@ def environments() -> tuple[dict[str, list[str]], dict[str, str]]:
     import gymnasium
 
     from fugu.emulation.factory import REGISTERING
+    from fugu.emulation.native import names
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for package in (*REGISTERING, *PACKAGES):
             if importlib.util.find_spec(package) is not None:
                 _register(gymnasium, package)
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {NATIVE: list(names())} if names() else {}
     missing: dict[str, str] = {}
     for name, spec in gymnasium.registry.items():
         group = _group(spec)
-        if group is None:
+        if group is None or group == "fugu":  # our own ids are other names of the native ones
             continue
         modules, install = PARTS.get(group.removeprefix("gymnasium "), ((), ""))
         if any(importlib.util.find_spec(module) is None for module in modules):
@@ -107,5 +110,5 @@ def _group(spec: Any) -> str | None:
     return f"gymnasium {parts[2]}" if parts[:2] == ["gymnasium", "envs"] and len(parts) > 2 else parts[0]
 
 
-def _order(group: str) -> tuple[bool, str]:
-    return not group.startswith("gymnasium "), group
+def _order(group: str) -> tuple[bool, bool, str]:
+    return group != NATIVE, not group.startswith("gymnasium "), group

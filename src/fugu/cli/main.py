@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "autotune": ("fugu.cli.autotune", "measure which vector settings are fastest for an environment"),
     "bench vector": ("fugu.cli.bench", "steps per second of our backends, and of other libraries"),
     "doctor": ("fugu.cli.doctor", "what this machine and installation can do"),
+    "build": ("fugu.cli.build", "compile a native environment of your own, with sanitizers if asked to"),
     "new env": ("fugu.cli.new", "write a small environment to start from"),
 }
 
@@ -30,8 +31,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in ``argv`` (default: the process's own arguments) and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in arguments
-    arguments = [argument for argument in arguments if argument != "--debug"]
+    debug = "--debug" in arguments and arguments[:1] != ["build"]  # whose own --debug is another
+    if debug:
+        arguments = [argument for argument in arguments if argument != "--debug"]
     if sys.stdout is None:  # closed by the caller: fugu ... >&-
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
     try:

@@ -17,34 +17,42 @@ from fugu.errors import ConfigError, FuguError
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Write a small environment to start from: a Gymnasium class, or with --multi a PettingZoo one."""
+    """Write a small environment to start from: a Gymnasium class, with --multi a PettingZoo one, with --native a C++ header."""
 
-    path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATH.py")]
+    path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATH")]
     """the file to write; an existing one is never touched"""
     name: str = ""
-    """of the class; default: from the file name, my_env.py -> MyEnv"""
+    """of the class or struct; default: from the file name, my_env.py -> MyEnv"""
     multi: bool = False
     """several agents: a PettingZoo ParallelEnv"""
+    native: bool = False
+    """a C++ header, for millions of steps per second"""
 
 
 def main(argv: list[str]) -> int:
     options = parse(Options, "new env", argv)
     path = Path(options.path)
-    if path.suffix != ".py":
-        raise ConfigError(f"{options.path!r} must be a Python file; try {path.with_suffix('.py')}")
+    if options.native and options.multi:
+        raise ConfigError("--native and --multi do not go together; the header says how to have several agents")
+    if path.suffix != (suffix := ".h" if options.native else ".py"):
+        kind = "C++ header" if options.native else "Python file"
+        raise ConfigError(f"{options.path!r} must be a {kind}; try {path.with_suffix(suffix)}")
     name = options.name or "".join(word.capitalize() for word in path.stem.replace("-", "_").split("_"))
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ConfigError(f"{name!r} cannot be the name of a class; choose one with --name MyEnv")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with open(path, "x") as file:
-            file.write((MULTI if options.multi else SINGLE).replace("MyEnv", name))
+            text = NATIVE if options.native else MULTI if options.multi else SINGLE
+            file.write(text.replace("MyEnv", name).replace("my_env", path.stem))
     except FileExistsError:
         raise FuguError(f"{path} exists and is left alone; choose another name") from None
     out = console()
-    out.print(Text(f"wrote {path} with the class {name}. Next:"))
-    for command, purpose in (("check", "is it sound?"), ("autotune", "how is it stepped fastest?")):
-        out.print(Text(f"  fugu {command} {path}:{name}".ljust(40) + f"  # {purpose}"))
+    out.print(Text(f"wrote {path} with the {'struct' if options.native else 'class'} {name}. Next:"))
+    env = str(path) if options.native else f"{path}:{name}"
+    speed = "bench vector" if options.native else "autotune"
+    for command, purpose in (("check", "is it sound?"), (speed, "how is it stepped fastest?")):
+        out.print(Text(f"  fugu {command} {env}".ljust(40) + f"  # {purpose}"))
     if options.multi and importlib.util.find_spec("pettingzoo") is None:
         out.print(Text('it needs PettingZoo: pip install "fugu-rl[pettingzoo]"', style="yellow"))
     return 0
@@ -136,3 +144,71 @@ class MyEnv(ParallelEnv):
         places = {agent: [self.position[agent], self.goal[agent]] for agent in self.agents}
         return {agent: np.array(place, np.float32) / (self.size - 1) for agent, place in places.items()}
 '''
+
+NATIVE = """// An environment to start from: walk along a corridor to the goal. Replace what it shows, does and rewards.
+// Everything is plain data and static functions; the engine steps thousands of these, resets them, cuts them off at the time
+// limit, checks the actions and keeps the statistics. The whole contract is at the top of fugu/env.h.
+#pragma once
+
+#include <fugu/canvas.h>
+#include <fugu/env.h>
+
+struct MyEnv {
+  static constexpr const char* name = "my_env";
+  static constexpr int agents = 1;        // with more, actions, rewards and observe() have one entry for each
+  static constexpr int time_limit = 100;  // steps after which an episode is truncated; 0: never
+
+  // What an agent sees and does: a struct each, and the Gymnasium space it is. box("", 2) is a Box of two floats, discrete("", 2)
+  // is Discrete(2). Several fields, named and in alphabetical order, are a Dict.
+  struct Obs {
+    float position, goal;
+  };
+  using Action = int64_t;  // 0 goes left, 1 goes right
+  static constexpr fugu::Field observation[] = {fugu::box("", 2, 0.0, 1.0)};
+  static constexpr fugu::Field action[] = {fugu::discrete("", 2)};
+
+  // Settings, given as --env.size 16 or env_kwargs={"size": 16}: float or int32_t.
+  struct Params {
+    int32_t size = 8;
+    float step_reward = -0.01f;
+  };
+  static constexpr fugu::Param<Params> params[] = {{"size", &Params::size}, {"step_reward", &Params::step_reward}};
+
+  // All that one world remembers: no pointers, no std::vector.
+  struct State {
+    int32_t position, goal;
+  };
+
+  // Starts an episode. All chance comes from rng: the same seed then gives the same episodes on any number of threads.
+  FUGU_HD static void reset(State& s, const Params& p, fugu::Rng& rng) {
+    s.position = static_cast<int32_t>(rng.below(static_cast<uint32_t>(p.size)));
+    s.goal = static_cast<int32_t>(rng.below(static_cast<uint32_t>(p.size)));
+  }
+
+  // One step: writes a reward for each agent; true if the task is over. Actions are inside their space.
+  FUGU_HD static bool step(State& s, const Params& p, fugu::Rng&, const Action* action, float* reward) {
+    const int32_t next = s.position + (action[0] == 1 ? 1 : -1);
+    s.position = next < 0 ? 0 : next >= p.size ? p.size - 1 : next;
+    const bool there = s.position == s.goal;
+    reward[0] = there ? 1.0f : p.step_reward;
+    return there;
+  }
+
+  // What the agent sees of the state.
+  FUGU_HD static void observe(const State& s, const Params& p, int /*agent*/, Obs* row) {
+    const float scale = 1.0f / static_cast<float>(p.size > 1 ? p.size - 1 : 1);
+    *row = {static_cast<float>(s.position) * scale, static_cast<float>(s.goal) * scale};
+  }
+
+  // A picture of it; leave these three out if you need none.
+  static constexpr int width = 320, height = 80;
+  static void render(const State& s, const Params& p, fugu::Canvas& canvas) {
+    const float cell = static_cast<float>(width) / static_cast<float>(p.size);
+    canvas.fill(fugu::colors::white);
+    canvas.rectangle(static_cast<float>(s.goal) * cell, 20, cell, 40, fugu::colors::green);
+    canvas.disc((static_cast<float>(s.position) + 0.5f) * cell, 40, 0.3f * cell, fugu::colors::blue);
+  }
+};
+
+FUGU_ENVIRONMENT(MyEnv)
+"""

@@ -1,7 +1,8 @@
 """What a user calls an environment -> factories that build it as a ``fugu.Env``, here or in another process.
 
-Accepted: a Gymnasium id (``CartPole-v1``, ``module:Id-v0``), ``module:Class``, ``file.py:Class``, a class, a callable that
-returns an environment, or a list of these. A ``Factory`` is small and travels by cloudpickle.
+Accepted: the name of a native environment (``cartpole``), a Gymnasium id (``CartPole-v1``, ``module:Id-v0``), ``module:Class``,
+``file.py:Class``, ``my_env.h``, a class, a callable that returns an environment, or a list of these. A ``Factory`` is small and
+travels by cloudpickle.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import gymnasium
 
+from fugu.emulation.build import build, is_built, load
 from fugu.emulation.env import Autoreset, Env
 from fugu.emulation.gymnasium import GymnasiumEnv, _takes
 from fugu.emulation.native import NativeEnv, is_name, names
@@ -113,9 +115,11 @@ def _maker(env: Any) -> Callable[..., Any]:
 
 
 def _from_name(name: str) -> Callable[..., Any]:
-    """A native environment, ``file.py:Class``, ``module:Class``, ``module:GymId`` or ``GymId``."""
+    """A native environment, ``my_env.h``, ``file.py:Class``, ``module:Class``, ``module:GymId`` or ``GymId``."""
     if is_name(name):
         return functools.partial(NativeEnv, name)
+    if is_built(name):
+        return _FromLibrary(str(build(name)))
     head, colon, tail = name.rpartition(":")
     if colon and head.endswith(".py"):
         file = Path(head).resolve()
@@ -141,7 +145,7 @@ def _from_name(name: str) -> Callable[..., Any]:
     return _Registered(gymnasium.spec(name))
 
 
-REGISTERING = ("ale_py", "minigrid", "nle", "minihack")
+REGISTERING = ("fugu.envs", "ale_py", "minigrid", "nle", "minihack")
 """packages whose ids people type without importing them first"""
 
 
@@ -203,3 +207,13 @@ class _FromFile:
 
     def load(self) -> Callable[..., Any]:
         return _attribute(_load_file(self.path), self.name, self.path)
+
+
+@dataclass(frozen=True)
+class _FromLibrary:
+    """Loads an environment of the user's own that has been compiled; a worker process needs no compiler."""
+
+    library: str
+
+    def __call__(self, **settings: Any) -> NativeEnv:
+        return NativeEnv(load(self.library), **settings)

@@ -23,19 +23,19 @@ MAX_STEPS = 2**31 - 1
 """of the setting ``max_steps``, which every environment has; 0 means no limit"""
 
 
-@functools.cache
 def names() -> tuple[str, ...]:
-    """The native environments there are; none without the compiled core."""
-    return tuple(_described())
+    """The native environments of the package; none without the compiled core."""
+    return tuple(name for name in descriptions() if "-" not in name)  # those of ``fugu build`` have a hash after theirs
 
 
 def is_name(env: Any) -> bool:
-    return isinstance(env, str) and env in names()
+    return isinstance(env, str) and env in descriptions()
 
 
 def native_spec(name: str, settings: Mapping[str, Any]) -> EnvSpec:
     """Spaces and agents of one world, after a look at ``settings``."""
-    described = _described()[name]
+    described = descriptions()[name]
+    name = described["name"]
     allowed = {*described["params"], "max_steps"}
     for key, value in settings.items():
         if key not in allowed:
@@ -62,24 +62,40 @@ def columns(rows: Rows) -> tuple[Any, ...]:
     return (rows.obs, rows.reward, rows.terminated, rows.truncated, rows.first, rows.mask, rows.action_mask)
 
 
+def draw_seeds(seeds: np.ndarray) -> None:
+    """Give worlds that were never seeded, and are not now (-1), a seed by chance: they have no random numbers to go on with."""
+    unseeded = seeds < 0
+    if unseeded.any():
+        seeds[unseeded] = np.random.default_rng().integers(0, 2**63 - 1, unseeded.sum())
+
+
 class NativeEnv:
     """One world of the native environment ``name`` as a ``fugu.Env``; ``settings`` are its parameters."""
 
     def __init__(self, name: str, **settings: Any) -> None:
         spec = native_spec(name, settings)
-        self.name = name
+        self.name = spec.name
         self.observation_space, self.action_space, self.num_agents = spec.observation_space, spec.action_space, spec.num_agents
         self.metadata, self.render_mode = spec.metadata, spec.render_mode
         self._worlds = native.Worlds(name, 1, settings, [0, 1], 1)
         self._rows = Rows.zeros(Layout(self.observation_space), self.num_agents, discrete_choices(self.action_space))
         self._seeds = np.full(1, -1, np.int64)
+        self._fresh = True
         self._action = Layout(self.action_space).zeros(self.num_agents)
         self._worlds.bind(self._seeds, self._action, [columns(self._rows)] * 2)
 
     def reset(self, seed: int | None, out: Rows) -> Infos | None:
         self._seeds[0] = -1 if seed is None else seed
+        if self._fresh:
+            draw_seeds(self._seeds)
+            self._fresh = False
         self._run(RESET, out)
         return None
+
+    def accepts(self, action: np.ndarray) -> bool:
+        """Whether ``action``, one row per agent, is in the action space."""
+        self._action[...] = action
+        return bool(self._worlds.bad_action(0) < 0)
 
     def step(self, action: np.ndarray, out: Rows) -> Infos | None:
         self._action[...] = action
@@ -102,8 +118,14 @@ class NativeEnv:
 
 
 @functools.cache
-def _described() -> dict[str, dict[str, Any]]:
+def descriptions() -> dict[str, dict[str, Any]]:
+    """Name -> what the compiled core knows of the environment: spaces, agents, settings, logs."""
     return {} if native is None else dict(native.environments())
+
+
+def forget_descriptions() -> None:
+    """For when the core has loaded one more."""
+    descriptions.cache_clear()
 
 
 def _space(fields: list[dict[str, Any]]) -> gs.Space:

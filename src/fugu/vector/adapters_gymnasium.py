@@ -120,5 +120,5 @@ def _registered_spec(vec: VecEnv) -> Any:
     """The registry's spec of the environments, None where they have none."""
     try:
         return vec.get_attr("spec", envs=[0])[0]
-    except EnvError:
+    except (EnvError, ConfigError):  # no such attribute, or native worlds, which have none
         return None

@@ -6,6 +6,7 @@ whatever else the machine does hits them alike; where memory is short they are m
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from fugu.emulation.build import is_compiled
 from fugu.emulation.check.actions import action_rows, allowed
 from fugu.errors import ConfigError
 from fugu.vector.config import VectorConfig, usable_cores
@@ -79,18 +81,21 @@ class Tuning:
 
 
 def autotune(env: Any, num_envs: int = 64, *, seconds: float = 0.5, env_kwargs: Mapping[str, Any] | None = None) -> Tuning:
-    """Measure serial and a few process settings on ``env`` for ``seconds`` each and return the table and the best one."""
+    """Measure serial and a few process settings on ``env`` (numbers of threads, if it is a native one) for ``seconds`` each;
+    the table and the best one."""
     if not seconds > 0:
         raise ConfigError(f"seconds={seconds!r} must be a positive number")
-    trials = measure(env, settings(num_envs, usable_cores()), seconds=seconds, env_kwargs=env_kwargs)
+    trials = measure(env, settings(num_envs, usable_cores(), native=is_compiled(env)), seconds=seconds, env_kwargs=env_kwargs)
     if all(trial.error for trial in trials):
         raise ConfigError(f"no setting could run this environment: {trials[0].error}")
     name = repr(env) if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
     return Tuning(name, tuple(trials), best_of(trials).config, env_kwargs or {})
 
 
-def settings(num_envs: int, cores: int) -> list[Trial]:
-    """What to try, simplest first. All of it is valid for ``num_envs``."""
+def settings(num_envs: int, cores: int, native: bool = False) -> list[Trial]:
+    """What to try, simplest first. All of it is valid for ``num_envs``. ``native`` environments are stepped by threads."""
+    if native:
+        return _native_settings(num_envs, cores)
     trials = [Trial("serial", VectorConfig(num_envs=num_envs, backend="serial"))]
     if num_envs < 2:
         return trials
@@ -110,6 +115,18 @@ def settings(num_envs: int, cores: int) -> list[Trial]:
     if batches > 2:
         size = num_envs // batches
         process(f"{batches} batches first finished", num_workers=batches, batch_size=size, order="first_finished")
+    return trials
+
+
+def _native_settings(num_envs: int, cores: int) -> list[Trial]:
+    threads = min(cores, num_envs)
+    trials = [Trial("native, 1 thread", VectorConfig(num_envs=num_envs, backend="native", num_workers=1))]
+    if threads > 1:
+        config = VectorConfig(num_envs=num_envs, backend="native", num_workers=threads)
+        trials.append(Trial(f"native, {threads} threads", config))
+        if num_envs % 2 == 0 and num_envs // 2 >= threads:
+            halves = dataclasses.replace(config, batch_size=num_envs // 2)
+            trials.append(Trial(f"2 batches pipelined, {threads} threads", halves))
     return trials
 
 

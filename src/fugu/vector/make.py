@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from fugu.emulation.build import build, is_built, load
 from fugu.emulation.env import Autoreset
 from fugu.emulation.factory import Emulation, factories
 from fugu.emulation.native import is_name, names
@@ -28,10 +29,10 @@ def make(
 ) -> VecEnv:
     """Many copies of ``env`` as one vector env.
 
-    ``env`` is the name of a native environment (``cartpole``), a Gymnasium id, ``module:Class``, ``file.py:Class``, a class, a
-    callable that returns an environment, or a list of these with one entry per environment. ``settings`` are the fields of
-    ``VectorConfig`` (``num_workers``, ``batch_size``, ``backend``, ``seed``, ...); or give a whole ``config``. What a native
-    environment has for settings is given as ``env_kwargs``.
+    ``env`` is the name of a native environment (``cartpole``) or a header with one (``my_env.h``), a Gymnasium id,
+    ``module:Class``, ``file.py:Class``, a class, a callable that returns an environment, or a list of these with one entry per
+    environment. ``settings`` are the fields of ``VectorConfig`` (``num_workers``, ``batch_size``, ``backend``, ``seed``, ...); or
+    give a whole ``config``. What a native environment has for settings is given as ``env_kwargs``.
     """
     if config is None:
         if num_envs is None:
@@ -44,6 +45,8 @@ def make(
         config = VectorConfig(num_envs=num_envs, **settings)
     elif settings or num_envs is not None:
         raise ConfigError("give either a config or single settings, not both")
+    if is_built(env) and config.backend in ("auto", "native"):
+        env = load(build(env))
     if is_name(env) and config.backend in ("auto", "native"):
         from fugu.vector.native import Native
 

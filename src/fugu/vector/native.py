@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fugu.emulation.env import Infos
-from fugu.emulation.native import columns, native_spec
+from fugu.emulation.native import RESET, columns, draw_seeds, native_spec
 from fugu.errors import ConfigError, SpaceError
 from fugu.native import native
 from fugu.vector.buffers import Buffers
@@ -33,8 +33,10 @@ class Native:
         ]
         self.buffers = Buffers(self.spec, config.num_envs, config.num_envs * agents)
         threads = config.num_workers or min(usable_cores(), max(1, config.num_envs // 64))
-        bounds = [0, *(part.stop // agents for part in self.group_agents)]
-        self._worlds = native.Worlds(name, config.num_envs, dict(settings), bounds, threads)
+        self._bounds = [0, *(part.stop // agents for part in self.group_agents)]
+        self._fresh = set(range(len(self.group_agents)))
+        """groups that were never reset"""
+        self._worlds = native.Worlds(name, config.num_envs, dict(settings), self._bounds, threads)
         self._worlds.bind(self.buffers.seeds, self.buffers.action, [columns(rows) for rows in self.buffers.rows])
 
     @property
@@ -54,6 +56,9 @@ class Native:
     def start(self, group: int, command: int, slot: int, options: Options = None) -> None:
         if options is not None:
             raise ConfigError(f"{self.spec.name} takes no reset options; its settings are given to make(env_kwargs=...)")
+        if command == RESET and group in self._fresh:
+            self._fresh.remove(group)
+            draw_seeds(self.buffers.seeds[self._bounds[group] : self._bounds[group + 1]])
         self._worlds.start(group, command, slot)
 
     def finish(self, groups: Sequence[int]) -> tuple[int, Infos]:

@@ -49,7 +49,7 @@ class VecEnv:
         self._buffers = runner.buffers
         self._groups = runner.group_agents
         self._rows = [[rows[agents] for rows in runner.buffers.rows] for agents in self._groups]
-        self.episode_stats = config.infos is not None or runner.drain() is None
+        self.episode_stats = runner.drain() is None or config.infos in ("all", "episode")
         """whether the infos of a step that ends an episode get ``episode``"""
         self._stats = EpisodeStats(self.num_agents)
         count = len(self._groups)

@@ -1,0 +1,121 @@
+"""Steps per second of the native environments with random actions, 4,096 at once.
+
+    python benchmarks/native.py --out benchmarks/results/native.json
+
+``cartpole`` is measured beside Gymnasium's numpy-vectorised CartPole and EnvPool's, contestants alternating; then every native
+environment with one thread. Needs the extra ``peers`` for EnvPool; without it, its rows are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+import fugu
+import fugu.envs  # registers fugu/CartPole-v0
+from fugu.emulation.check.actions import action_rows
+from fugu.emulation.native import names
+from harness import alternate, rate, ratio, report
+
+NUM_ENVS = 4096
+BATCHES = 16
+"""of random actions, drawn ahead"""
+
+FUGU, FUGU_2, FUGU_GYMNASIUM = "fugu, 1 thread", "fugu, 2 threads", "fugu through gymnasium.make_vec, 1 thread"
+GYMNASIUM, ENVPOOL, ENVPOOL_2 = "Gymnasium, numpy-vectorised", "EnvPool, 1 thread", "EnvPool, 2 threads"
+
+
+def cartpole(seconds: float, repeats: int) -> dict[str, Any]:
+    """CartPole by every library that steps many at once."""
+    actions = np.random.default_rng(0).integers(0, 2, (BATCHES, NUM_ENVS))
+    vecs = {
+        FUGU: fugu.vector.make("cartpole", NUM_ENVS, num_workers=1),
+        FUGU_2: fugu.vector.make("cartpole", NUM_ENVS, num_workers=2),
+        FUGU_GYMNASIUM: gymnasium.make_vec("fugu/CartPole-v0", num_envs=NUM_ENVS, num_workers=1),
+        GYMNASIUM: gymnasium.make_vec("CartPole-v1", num_envs=NUM_ENVS, vectorization_mode="vector_entry_point"),
+    }
+    for vec in vecs.values():
+        vec.reset(seed=0)
+    contestants = {name: stepping(vec, actions) for name, vec in vecs.items()}
+    if importlib.util.find_spec("envpool") is not None:
+        import envpool
+
+        for name, threads in ((ENVPOOL, 1), (ENVPOOL_2, 2)):
+            vecs[name] = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=NUM_ENVS, num_threads=threads, seed=0)
+            vecs[name].reset()
+            contestants[name] = stepping(vecs[name], actions.astype(np.int32))
+    results = alternate({name: lambda step=step: rate(step, seconds) for name, step in contestants.items()}, repeats)
+    pairs = [(FUGU_2, FUGU), (FUGU, GYMNASIUM), (FUGU_GYMNASIUM, GYMNASIUM), (FUGU, ENVPOOL), (FUGU_2, ENVPOOL_2)]
+    for vec in vecs.values():
+        vec.close()
+    return {
+        "num_envs": NUM_ENVS,
+        "steps_per_second": {name: result.summary() for name, result in results.items()},
+        "ratio": {f"{a} / {b}": ratio(results, a, b) for a, b in pairs if a in results and b in results},
+    }
+
+
+def all_envs(seconds: float, repeats: int) -> dict[str, Any]:
+    """Every native environment with one thread; agents' steps are counted as well, and what a world takes in memory."""
+    vecs = {name: fugu.vector.make(name, NUM_ENVS, num_workers=1) for name in names()}
+    contestants = {}
+    for name, vec in vecs.items():
+        rows = action_rows(vec.action_space, vec.num_agents, seed=0)
+        shuffle = np.random.default_rng(0)
+        actions = [rows[shuffle.permutation(vec.num_agents)] for _ in range(BATCHES)]
+        vec.reset(seed=0)
+        contestants[name] = stepping(vec, actions)
+    results = alternate({name: lambda step=step: rate(step, seconds) for name, step in contestants.items()}, repeats)
+    out: dict[str, Any] = {"num_envs": NUM_ENVS, "threads": 1, "envs": {}}
+    for name, vec in vecs.items():
+        agents = vec.num_agents // NUM_ENVS
+        runner = vec._runner  # what it takes in memory is nobody's business but ours
+        out["envs"][name] = {
+            "steps_per_second": results[name].summary(),
+            "agents": agents,
+            "agent_steps_per_second": results[name].median * agents,
+            "bytes_per_env": {
+                "state": runner.state_bytes / NUM_ENVS,
+                "buffers": runner.buffers.nbytes / NUM_ENVS,
+            },
+        }
+        vec.close()
+    return out
+
+
+def stepping(vec: Any, actions: Any) -> Callable[[], int]:
+    """Takes one step of all environments; the number of them."""
+    turn = 0
+
+    def step() -> int:
+        nonlocal turn
+        vec.step(actions[turn % BATCHES])
+        turn += 1
+        return NUM_ENVS
+
+    return step
+
+
+CASES = {"cartpole": cartpole, "all_envs": all_envs}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("case", nargs="*", help=f"which of {', '.join(CASES)} (default: all)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="per measurement")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--out", help="also write the JSON here")
+    options = parser.parse_args()
+    unknown = set(options.case) - set(CASES)
+    if unknown:
+        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+    report("native", {name: CASES[name](options.seconds, options.repeats) for name in options.case or CASES}, options.out)
+
+
+if __name__ == "__main__":
+    main()

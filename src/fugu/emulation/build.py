@@ -1,0 +1,192 @@
+"""An environment in a C++ header of the user's own -> a library the compiled core can load.
+
+``build`` compiles ``my_env.h`` with the system's compiler against the headers shipped beside the core, into the user's cache
+folder; what has been compiled once is found again by a hash of everything that went into it. ``load`` hands the library to the
+core and gives the name under which it then is an environment like those of the package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fugu.emulation.native import descriptions, forget_descriptions, is_name
+from fugu.errors import ConfigError, FuguError
+from fugu.native import native
+
+COMPILERS = ("c++", "g++", "clang++")
+# hidden: without it the loader lets two libraries share what is static in equally named structs, and the older one wins
+FLAGS = ("-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers")
+FAST = ("-O3", "-DNDEBUG")
+DEBUG = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+PRINTING = ("-fdiagnostics-color=never", "-fmax-errors=5")
+MAX_LINES = 40
+"""of a compiler's complaint that are shown"""
+
+SOURCE = """#include "{header}"
+#include <fugu/contract.h>
+static_assert(fugu::is_environment<FuguEnvironment>());
+#include <fugu/engine.h>
+extern "C" __attribute__((visibility("default"))) const fugu::EngineApi* fugu_environment() {{
+  return fugu::Engine<FuguEnvironment>::api();
+}}
+"""
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Compiler:
+    path: str
+    version: str
+
+    @property
+    def debug_flags(self) -> tuple[str, ...]:
+        """With the bounds of an array at the end of a struct checked as well, which is where State often has one."""
+        return (*DEBUG, *(("-shared-libasan", "-fstrict-flex-arrays=3") if self._is_clang else ("-fsanitize=bounds-strict",)))
+
+    def sanitizers(self) -> str:
+        """The libraries that must be in a process before anything compiled with ``debug_flags``: the sanitizers', and the
+        standard library's, or they cannot see what it throws."""
+        wanted = (f"libclang_rt.asan-{os.uname().machine}.so" if self._is_clang else "libasan.so", "libstdc++.so.6")
+        commands = [[self.path, f"-print-file-name={name}"] for name in wanted]
+        found = [subprocess.run(command, capture_output=True, text=True).stdout.strip() for command in commands]
+        if not os.path.isabs(found[0]):  # a compiler that does not find a file gives its name back
+            raise ConfigError(f"{self.path} has no address sanitizer ({wanted[0]}); install it, or build without --debug")
+        return " ".join(os.path.realpath(file) for file in found if os.path.isabs(file))
+
+    @property
+    def _is_clang(self) -> bool:
+        return "clang" in self.version
+
+
+def is_built(env: Any) -> bool:
+    """Whether ``env`` names an environment to be compiled (``my_env.h``) or one compiled already (a library of ``build``)."""
+    return isinstance(env, str) and env.endswith((".h", ".hpp", ".so"))
+
+
+def is_compiled(env: Any) -> bool:
+    """Whether ``env`` names a native environment: one of the package, or one's own."""
+    return is_name(env) or is_built(env)
+
+
+def build(path: str | Path, debug: bool = False) -> Path:
+    """Compile the header at ``path``, unless that was done before; the library's path. A library is its own result.
+
+    ``debug`` compiles with the address and undefined-behaviour sanitizers; such a library only loads into a process started
+    with the variables of ``debug_environment``.
+    """
+    header = Path(path).resolve()
+    if not header.is_file():
+        raise ConfigError(f"{str(path)!r}: no such file (looked at {header}). Start one with: fugu new env --native {path}")
+    if header.suffix == ".so":
+        return header
+    compiler, headers = find_compiler(), shipped_headers()
+    flags = (*FLAGS, *(compiler.debug_flags if debug else FAST))
+    key = hashlib.sha256(repr((str(header), SOURCE, compiler.version, flags)).encode())
+    for file in (*sorted(headers.rglob("*.h")), *_sources(header)):
+        key.update(file.read_bytes())
+    library = cache_folder() / f"{header.stem}-{'debug-' if debug else ''}{key.hexdigest()[:16]}.so"
+    if not library.exists():
+        _compile([compiler.path, *flags, *PRINTING, f"-I{headers}"], header, library)
+    return library
+
+
+def load(library: str | Path) -> str:
+    """Make a library of ``build`` an environment of this process; its name."""
+    library = Path(library)
+    if native is None:
+        raise ConfigError(f"{library.name} needs fugu's compiled core, which is not available here; see fugu doctor")
+    name = library.stem
+    if name not in descriptions():
+        if "-debug-" in name and "asan" not in os.environ.get("LD_PRELOAD", ""):  # loading it would end the process
+            raise ConfigError(f"{library.name} needs LD_PRELOAD for its sanitizers; fugu build --debug prints how to run it")
+        try:
+            native.load(name, str(library))
+        except RuntimeError as error:
+            raise ConfigError(f"cannot load {library}: {error}") from error
+        forget_descriptions()
+    return name
+
+
+def debug_environment() -> Mapping[str, str]:
+    """Environment variables with which a process can load a library built with ``debug``, beside those there are.
+
+    Freed memory is not held back: environments have none of their own, and the check of their memory would see it grow.
+    """
+    return {
+        "LD_PRELOAD": find_compiler().sanitizers(),
+        "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=0:thread_local_quarantine_size_kb=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+
+
+def find_compiler() -> Compiler:
+    for name in COMPILERS:
+        if path := shutil.which(name):
+            return Compiler(path, subprocess.run([path, "--version"], capture_output=True, text=True).stdout)
+    raise ConfigError(
+        f"no C++ compiler here (looked for {', '.join(COMPILERS)}); install one: apt install g++, dnf install gcc-c++, "
+        "or conda install gxx"
+    )
+
+
+def shipped_headers() -> Path:
+    """The folder with ``fugu/env.h``. It lies beside the compiled core, so the two are always of one version."""
+    if native is None:
+        raise ConfigError("compiling an environment needs fugu's compiled core, which is not available here; see fugu doctor")
+    folder = Path(native.__file__).parent / "include"
+    if not (folder / "fugu" / "env.h").is_file():
+        raise FuguError(f"fugu's headers are missing from {folder}; reinstall fugu-rl")
+    return folder
+
+
+def cache_folder() -> Path:
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fugu"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the cache folder {folder}: {error.strerror}; set XDG_CACHE_HOME to another") from error
+    return folder
+
+
+def _compile(command: list[str], header: Path, library: Path) -> None:
+    """Into a folder of its own, and moved from there: two processes that build the same thing do not meet."""
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        source, made = Path(folder) / "environment.cpp", Path(folder) / "environment.so"
+        source.write_text(SOURCE.format(header=header))
+        done = subprocess.run([*command, str(source), "-o", str(made)], capture_output=True, text=True, cwd=header.parent)
+        if done.returncode != 0:
+            raise ConfigError(_complaint(command, header, done.stderr.replace(f"{header.parent}/", "")))
+        os.replace(made, library)
+
+
+def _complaint(command: list[str], header: Path, said: str) -> str:
+    if "FuguEnvironment" in said and "FUGU_ENVIRONMENT" not in header.read_text(errors="replace"):
+        return f"{header.name} does not say which struct is the environment; end it with the line FUGU_ENVIRONMENT(MyEnv)"
+    lines = said.rstrip().splitlines()
+    more = [f"... and {len(lines) - MAX_LINES} lines more"] if len(lines) > MAX_LINES else []
+    return "\n".join([f"{header.name} does not compile ({shlex.join(command[:1])}):", *lines[:MAX_LINES], *more])
+
+
+def _sources(header: Path) -> list[Path]:
+    """The header and what it includes from beside it, and what that includes."""
+    found, todo = [], [header]
+    while todo:
+        file = todo.pop()
+        if file in found:
+            continue
+        found.append(file)
+        for name in INCLUDE.findall(file.read_text(errors="replace")):
+            if (beside := (file.parent / name).resolve()).is_file():
+                todo.append(beside)
+    return found

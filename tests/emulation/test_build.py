@@ -1,0 +1,157 @@
+"""Native environments of one's own: compiled, loaded, stepped by every backend, and wrong ones refused in words."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fugu
+from fugu.cli.main import main
+from fugu.emulation.build import build, load, shipped_headers
+from fugu.emulation.native import names
+from fugu.errors import ConfigError
+
+COLUMNS = ("obs", "reward", "terminated", "truncated", "first", "mask")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One cache for all tests here, so that each thing is compiled once; never the user's own."""
+    folder = tmp_path_factory.getbasetemp() / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fresh starter, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "env", "--native", "my_env.h"]) == 0
+    return tmp_path / "my_env.h"
+
+
+def change(header: Path, old: str, new: str) -> None:
+    text = header.read_text()
+    assert old in text
+    header.write_text(text.replace(old, new))
+
+
+def play(env: object, backend: str, **settings: object) -> list[bytes]:
+    with fugu.vector.make(env, 6, backend=backend, seed=3, **settings) as vec:
+        actions = np.random.default_rng(0).integers(0, 2, (150, 6))
+        vec.async_reset()
+        seen = []
+        for action in actions:
+            rows = vec.recv()
+            seen += [getattr(rows, column).tobytes() for column in COLUMNS]
+            vec.send(action)
+        vec.recv()
+        return seen
+
+
+def test_starter_is_sound_and_shows_its_settings(header, capsys):
+    report = fugu.check_env("my_env.h", env_kwargs={"size": 5})
+    assert report.ok and not report.findings, str(report)
+    assert main(["check", "my_env.h", "--env.size", "20", "--steps", "50"]) == 0
+    assert main(["check", "my_env.h", "--env.sise", "20"]) != 0
+    assert "'size'" in "".join(capsys.readouterr())
+
+
+def test_every_backend_gives_the_same_bytes(header):
+    expected = play("my_env.h", "native", num_workers=2)
+    assert play("my_env.h", "serial") == play("my_env.h", "process", num_workers=2) == expected
+    assert play(["my_env.h"] * 6, "serial") == expected
+
+
+def test_commands_measure_it(header, capsys):
+    assert main(["bench", "vector", "my_env.h", "--num-envs", "64", "--seconds", "0.02"]) == 0
+    assert main(["autotune", "my_env.h", "--num-envs", "64", "--seconds", "0.02"]) == 0
+    assert "backend='native'" in capsys.readouterr().out
+
+
+def test_copy_of_a_built_in_environment_gives_its_bytes(tmp_path):
+    source = (shipped_headers() / "fugu" / "envs" / "cartpole.h").read_text()
+    copy = tmp_path / "copy.h"
+    copy.write_text(re.sub(r'"\.\./(\w+\.h)"', r"<fugu/\1>", source) + "\nFUGU_ENVIRONMENT(fugu::CartPole)\n")
+    assert play(str(copy), "native") == play("cartpole", "native")
+    assert names().count("cartpole") == 1 and all("copy" not in name for name in names())
+
+
+def test_what_did_not_change_is_not_compiled_again(header):
+    (header.parent / "beside.h").write_text("constexpr float kReward = 1.0f;\n")
+    change(header, "#pragma once", '#pragma once\n#include "beside.h"')
+    change(header, "there ? 1.0f", "there ? kReward")
+    first = build(header)
+    time = first.stat().st_mtime_ns
+    assert build(header) == first and first.stat().st_mtime_ns == time
+    (header.parent / "beside.h").write_text("constexpr float kReward = 2.0f;\n")
+    second = build(header)
+    assert second != first
+    assert load(first) != load(second)  # an edit can be tried while the old one is still running
+    rewards = set()
+    with fugu.vector.make("my_env.h", 16) as vec:
+        vec.reset(seed=0)
+        for _ in range(50):
+            rewards |= set(vec.step(np.ones(16, np.int64))[1].tolist())
+    assert max(rewards) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ("s.position == s.goal;", "s.position == s.gaol;", r"my_env.h:\d+:\d+: error: .*gaol"),
+        ("FUGU_ENVIRONMENT(MyEnv)", "", r"end it with the line FUGU_ENVIRONMENT\(MyEnv\)"),
+        ("float position, goal;", "float position;", "Obs and the fields in `observation` differ in size"),
+        ("FUGU_HD static void reset", "FUGU_HD static void rset", "add: static void reset"),
+        ("int32_t position, goal;", "int32_t position, goal; std::vector<int> path;", "error"),
+    ],
+)
+def test_what_does_not_compile_is_said_in_words(header, old, new, text, capsys):
+    change(header, old, new)
+    with pytest.raises(ConfigError, match=text):
+        fugu.vector.make("my_env.h", 4)
+    assert main(["build", "my_env.h"]) == main(["check", "my_env.h"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_missing_compiler_or_file_is_an_error_that_says_what_to_do(header, tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="no such file.*fugu new env --native"):
+        fugu.vector.make("nothing.h", 1)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="no C\\+\\+ compiler.*install one"):
+        fugu.vector.make("my_env.h", 1)
+
+
+def test_other_libraries_are_refused(tmp_path):
+    fake = tmp_path / "fake.so"
+    fake.write_bytes(b"nothing")
+    with pytest.raises(ConfigError, match=r"cannot load .*fake.so"):
+        fugu.vector.make(str(fake), 1)
+
+
+def test_starter_never_overwrites_and_wants_a_header_name(header, capsys):
+    assert main(["new", "env", "--native", "my_env.h"]) == 1
+    assert main(["new", "env", "--native", "other.py"]) == 2
+    assert "other.h" in capsys.readouterr().err
+
+
+def test_sanitizers_find_what_an_ordinary_build_lets_pass(header):
+    def debug() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "fugu", "build", "my_env.h", "--debug"]
+        return subprocess.run(command, cwd=header.parent, capture_output=True, text=True, env=dict(os.environ))
+
+    fine = debug()
+    assert fine.returncode == 0 and "no findings" in fine.stdout, fine.stdout + fine.stderr
+    with pytest.raises(ConfigError, match="LD_PRELOAD"):
+        load(build(header, debug=True))
+    change(header, "int32_t position, goal;", "int32_t position, goal, seen[4];")
+    change(header, "const bool there", "s.seen[s.position] = 1;\n    const bool there")
+    broken = debug()
+    assert broken.returncode == 1
+    assert re.search(r"my_env.h:\d+:\d+: runtime error: index \d out of bounds", broken.stderr), broken.stderr
