@@ -20,7 +20,7 @@ HEAVY = [
     "HalfCheetah-v5",
     "mpe2.simple_spread_v3:parallel_env",
     "pettingzoo.classic.connect_four_v3:env",
-    "pettingzoo.butterfly.knights_archers_zombies_v10:parallel_env",
+    "pettingzoo.butterfly.knights_archers_zombies_v11:parallel_env",
     "tests.thirdparty.nethack:score",  # these two in an environment of their own: make test-nethack
     "tests.thirdparty.nethack:room",
 ]
