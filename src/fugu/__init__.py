@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fugu import emulation, errors, spaces, vector
+    from fugu import emulation, errors, policy, spaces, vector
     from fugu.emulation import Env, Rows, check_env, emulate
     from fugu.errors import FuguError
     from fugu.spaces import Layout
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "emulation": "fugu.emulation",
     "errors": "fugu.errors",
+    "policy": "fugu.policy",
     "spaces": "fugu.spaces",
     "vector": "fugu.vector",
     "Env": "fugu.emulation",
@@ -40,6 +41,7 @@ __all__ = [
     "emulate",
     "emulation",
     "errors",
+    "policy",
     "spaces",
     "vector",
 ]
