@@ -250,3 +250,15 @@ def test_idle_threads_use_no_cpu():
         before = sum(psutil.Process().cpu_times()[:2])
         time.sleep(1)
         assert sum(psutil.Process().cpu_times()[:2]) - before <= 0.02
+
+
+@pytest.mark.parametrize("name", names())
+def test_action_masks_are_open_where_the_environment_forbids_nothing(name):
+    with fugu.vector.make(name, 3, seed=1) as vec:
+        vec.reset()
+        for _ in range(3):
+            mask = vec.action_mask
+            if mask is not None:
+                assert mask.any(axis=1).all(), "a row without any choice has no distribution"
+                assert mask.all() or name == "connect4"
+            vec.step(np.stack([vec.action_layout.zeros(vec.num_agents)])[0])

@@ -44,6 +44,21 @@ class Native:
         """What the worlds themselves take, beside their rows."""
         return self._worlds.state_bytes
 
+    @property
+    def state(self) -> bytes:
+        """Of all worlds: what they simulate, their random numbers, and their running episodes."""
+        return self._worlds.state
+
+    @state.setter
+    def state(self, state: bytes) -> None:
+        if len(state) != self._worlds.state_bytes:
+            raise ConfigError(
+                f"the saved state has {len(state)} bytes, but {len(self.env_agents)} worlds of {self.spec.name} have "
+                f"{self._worlds.state_bytes}: it is of another environment, number of environments or version"
+            )
+        self._fresh.clear()
+        self._worlds.state = state
+
     def check_actions(self, group: int) -> None:
         agent = self._worlds.bad_action(group)
         if agent >= 0:
