@@ -18,8 +18,8 @@ def cartpole() -> TrainConfig:
         minibatch=4096,
         epochs=2,
         vector=VectorConfig(num_envs=256),
-        ppo=PPOConfig(gamma=0.98, lam=0.9, entropy_coef=0.0),
-        optimizer=OptimizerConfig(learning_rate=5e-3),
+        ppo=PPOConfig(gamma=0.98, lam=0.9, entropy_coef=0.0, value_coef=0.01),
+        optimizer=OptimizerConfig(learning_rate=1e-2, max_grad_norm=10.0),
     )
 
 

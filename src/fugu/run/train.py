@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,11 +12,12 @@ from typing import Any
 from fugu.config import override, to_toml
 from fugu.errors import ConfigError, FuguError
 from fugu.presets import preset
-from fugu.run import sinks, store
-from fugu.run.dashboard import make_board
+from fugu.run import store
+from fugu.run.dashboard import Board, make_board
 from fugu.run.run import Run
+from fugu.run.sinks import Sinks, open_sinks
 from fugu.run.system import Usage
-from fugu.run.timer import Timer
+from fugu.run.timer import Timer, shares
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import TrainConfig
@@ -76,33 +77,36 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
         return _run(run, trainer, timer)
 
 
-def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
-    config = trainer.config
-    with ExitStack() as stack:
-        outputs = sinks.open_sinks(run.folder, config, after_updates=trainer.updates)
-        stack.callback(lambda: [sink.close() for sink in outputs])
-        board = stack.enter_context(make_board(run, trainer))
-        usage = Usage(trainer.source.device)
-        state = {"since": time.perf_counter(), "steps": trainer.steps, "updates": trainer.updates}
-        began = time.perf_counter()
+class Report:
+    """Adds to the metrics of an update what the machine has to say, and hands them on."""
+
+    def __init__(self, trainer: Trainer, timer: Timer, outputs: Sinks, board: Board) -> None:
+        self.trainer, self.timer, self.outputs, self.board = trainer, timer, outputs, board
+        self.usage = Usage(trainer.source.device)
+        self.wall = 0.0
+        self.steps = trainer.steps
         timer.take()
 
-        def report(metrics: dict[str, float]) -> None:
-            if trainer.updates % config.log.every and not trainer.finished:
-                return
-            now = time.perf_counter()
-            seconds = now - state["since"]
-            metrics["time/wall"] = now - began
-            metrics["time/steps_per_second"] = (trainer.steps - state["steps"]) / max(seconds, 1e-9)
-            shares = {f"time/{phase}": spent / max(seconds, 1e-9) for phase, spent in timer.take().items()}
-            metrics.update(shares)
-            metrics["time/other"] = max(0.0, 1 - sum(shares.values()))
-            metrics.update(usage.read())
-            state.update(since=now, steps=trainer.steps, updates=trainer.updates)
-            for sink in outputs:
-                sink.write(trainer.steps, metrics)
-            board.update(metrics)
+    def __call__(self, metrics: dict[str, float]) -> None:
+        spent = self.timer.take()
+        seconds = max(sum(spent.values()), 1e-9)
+        self.wall += seconds
+        metrics["time/wall"] = self.wall
+        metrics["time/steps_per_second"] = (self.trainer.steps - self.steps) / seconds
+        metrics.update(shares(spent))
+        metrics.update(self.usage.read())
+        self.steps = self.trainer.steps
+        self.outputs.write(self.trainer.steps, metrics)
+        self.board.update(metrics)
 
+
+def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
+    with ExitStack() as stack:
+        stack.enter_context(run.folder.lock())
+        outputs = open_sinks(run.folder, run.config.log, dataclasses.asdict(run.config), trainer.updates, trainer.steps)
+        stack.callback(outputs.close)
+        board = stack.enter_context(make_board(run, trainer))
+        report = Report(trainer, timer, outputs, board)
         interrupt = stack.enter_context(Interrupt())
         try:
             trainer.run(report, interrupt)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from fugu.algorithm.config import PPOConfig
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
+from fugu.run.config import LogConfig
 from fugu.vector.config import VectorConfig
 
 
@@ -64,24 +65,6 @@ class CheckpointConfig:
             raise ConfigError(f"checkpoint.every={self.every} must be at least 1")
         if self.keep < 1:
             raise ConfigError(f"checkpoint.keep={self.keep} must be at least 1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogConfig:
-    """Where metrics go, beside metrics.jsonl and timing.jsonl in the run's folder."""
-
-    every: int = 1
-    """updates per line"""
-    board: Literal["auto", "board", "lines", "none"] = "auto"
-    """the dashboard, plain lines, or nothing on the terminal; auto: the dashboard where there is a terminal"""
-    tensorboard: bool = False
-    """write event files into the run's folder; needs the extra tb"""
-    wandb: Literal["off", "offline", "online"] = "off"
-    """Weights & Biases; offline writes into the run's folder and sends nothing. Needs the extra wandb"""
-
-    def __post_init__(self) -> None:
-        if self.every < 1:
-            raise ConfigError(f"log.every={self.every} must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
