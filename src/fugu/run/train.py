@@ -13,10 +13,8 @@ from fugu.config import override, to_toml
 from fugu.errors import ConfigError, FuguError
 from fugu.presets import preset
 from fugu.run import store
-from fugu.run.dashboard import Board, make_board
 from fugu.run.run import Run
 from fugu.run.sinks import Sinks, open_sinks
-from fugu.run.system import Usage
 from fugu.run.timer import Timer, shares
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
@@ -80,9 +78,8 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
 class Report:
     """Adds to the metrics of an update what the machine has to say, and hands them on."""
 
-    def __init__(self, trainer: Trainer, timer: Timer, outputs: Sinks, board: Board) -> None:
-        self.trainer, self.timer, self.outputs, self.board = trainer, timer, outputs, board
-        self.usage = Usage(trainer.source.device)
+    def __init__(self, trainer: Trainer, timer: Timer, outputs: Sinks) -> None:
+        self.trainer, self.timer, self.outputs = trainer, timer, outputs
         self.wall = 0.0
         self.steps = trainer.steps
         timer.take()
@@ -94,10 +91,8 @@ class Report:
         metrics["time/wall"] = self.wall
         metrics["time/steps_per_second"] = (self.trainer.steps - self.steps) / seconds
         metrics.update(shares(spent))
-        metrics.update(self.usage.read())
         self.steps = self.trainer.steps
         self.outputs.write(self.trainer.steps, metrics)
-        self.board.update(metrics)
 
 
 def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
@@ -105,8 +100,7 @@ def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
         stack.enter_context(run.folder.lock())
         outputs = open_sinks(run.folder, run.config.log, dataclasses.asdict(run.config), trainer.updates, trainer.steps)
         stack.callback(outputs.close)
-        board = stack.enter_context(make_board(run, trainer))
-        report = Report(trainer, timer, outputs, board)
+        report = Report(trainer, timer, outputs)
         interrupt = stack.enter_context(Interrupt())
         try:
             trainer.run(report, interrupt)
@@ -118,6 +112,5 @@ def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
                 + (f"\n  the last good checkpoint is {good}" if good else "\n  there was no checkpoint yet")
             ) from error
         if interrupt.asked:
-            board.close()
             raise Interrupted(interrupt.asked, run, trainer.steps)
     return run

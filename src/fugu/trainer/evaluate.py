@@ -74,7 +74,7 @@ def evaluate(
     device: torch.device,
     max_steps: int = 100_000,
 ) -> Evaluation:
-    """Play at least ``episodes`` episodes, in equal shares per agent, rounded up.
+    """Play ``episodes`` episodes, in equal shares per agent; which agents play one more is settled beforehand.
 
     After ``max_steps`` steps of the vector env whatever has ended counts: there may be agents whose episodes never end.
     """
@@ -103,5 +103,5 @@ def evaluate(
             returns[agent], lengths[agent] = 0.0, 0
     if not done:
         raise FuguError(f"no episode of {vec.spec.name} ended within {max_steps} steps; give it a time limit")
-    done.sort()
+    done = sorted(done)[:episodes]
     return Evaluation(tuple(r for _, _, r, _ in done), tuple(n for *_, n in done))
