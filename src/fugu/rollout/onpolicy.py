@@ -42,8 +42,8 @@ class Actor(Protocol):
     ) -> Act: ...
 
 
-class Stopped(Exception):
-    """The rollout was asked to stop before it was complete."""
+class Stopped(KeyboardInterrupt):
+    """The rollout was asked to stop before it was complete. Not an ``Exception``, so that no environment swallows it."""
 
 
 Clock = Callable[[str], AbstractContextManager[None]]

@@ -7,6 +7,7 @@ that goes on from a checkpoint does, bit for bit, what the uninterrupted run doe
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -27,6 +28,9 @@ from fugu.trainer.optimizer import Optimizer
 
 RECENT = 100
 """episodes that the score of a run is the mean of"""
+
+MAX_FAILURES = 3
+"""checkpoints in a row that may fail before training stops"""
 
 Report = Callable[[dict[str, float]], None]
 
@@ -57,6 +61,8 @@ class Trainer:
         self._recent: deque[tuple[int, float]] = deque()
         """(episodes, mean return) of the last updates in which an episode ended, enough for RECENT episodes"""
         self.saved_step: int | None = None
+        self._failures = 0
+        """checkpoints in a row that could not be written"""
         rows = source.vec.num_agents * config.passes * config.horizon
         self._every = config.checkpoint.every or max(1, config.steps // rows // 10)
 
@@ -78,7 +84,7 @@ class Trainer:
                 return
             report(metrics)
             if self.updates % self._every == 0 and not self.finished:
-                self.save()
+                self._save_if_possible()
         if self.saved_step != self.steps:
             self.save(ending=True)
 
@@ -146,7 +152,6 @@ class Trainer:
         if self.folder is None:
             return
         saved = self.source.snapshot() if envs else {}
-        restart = self.config.seed + self.steps + 1
         tensors = {
             **{name: module.state_dict() for name, module in self.algorithm.modules.items()},
             "optimizer": self.optimizer.state(),
@@ -159,7 +164,7 @@ class Trainer:
             "episodes": self.episodes,
             "recent": [[count, mean] for count, mean in self._recent],
             "best": self.best,
-            "restart_seed": None if saved else restart,
+            "restart_seed": None if saved else self._restart_seed,
         }
         score = self.score
         best = score is not None and (self.best is None or score > self.best)
@@ -167,8 +172,29 @@ class Trainer:
             state["best"] = self.best = score
         checkpoint.save(self.folder, self.steps, tensors, state, keep=self.config.checkpoint.keep, best=best)
         self.saved_step = self.steps
-        if not saved and not ending and envs:
-            self.source.restart(restart)
+        if not ending and envs:
+            self._restart_unsaved()
+
+    @property
+    def _restart_seed(self) -> int:
+        return self.config.seed + self.steps + 1
+
+    def _restart_unsaved(self) -> None:
+        """Start environments anew that a checkpoint cannot hold; the same in every run, whether or not it was written."""
+        if not self.source.vec.can_snapshot:
+            self.source.restart(self._restart_seed)
+
+    def _save_if_possible(self) -> None:
+        """A disk that is full now may not be at the next checkpoint, so training goes on; but not for ever."""
+        try:
+            self.save()
+            self._failures = 0
+        except checkpoint.CheckpointError as error:
+            self._failures += 1
+            if self._failures >= MAX_FAILURES:
+                raise
+            warnings.warn(f"step {self.steps:,} was not saved: {error}", RuntimeWarning, stacklevel=2)
+            self._restart_unsaved()
 
     def load(self, path: Path) -> None:
         """Go on from a checkpoint of a run with the same config."""
