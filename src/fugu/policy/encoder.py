@@ -73,6 +73,8 @@ def width(part: nn.Module, leaf: Leaf) -> int:
 
 def _part(leaf: Leaf, embedding: int) -> nn.Module:
     space = leaf.space
+    if 0 in leaf.shape:
+        return Reals()  # there is nothing in it
     if is_image(leaf):
         sides, channels = _sides(leaf.shape), _channels(leaf.shape)
         if leaf.dtype == np.uint8 and max(sides) < IMAGE_SIDE and channels <= GRID_CHANNELS:

@@ -26,8 +26,8 @@ class RunningMoments(nn.Module):
         super().__init__()
         self.clip = clip
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("mean", torch.zeros(*shape, dtype=torch.float64))
-        self.register_buffer("var", torch.ones(*shape, dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(tuple(shape), dtype=torch.float64))
+        self.register_buffer("var", torch.ones(tuple(shape), dtype=torch.float64))
 
     @torch.no_grad()
     def update(self, x: Tensor, mask: Tensor | None = None) -> None:
