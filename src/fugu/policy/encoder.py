@@ -85,7 +85,7 @@ def _part(leaf: Leaf, embedding: int) -> nn.Module:
     if isinstance(space, gs.MultiBinary):
         return Reals()
     if isinstance(space, gs.Discrete | gs.MultiDiscrete):
-        counts = np.ravel(space.n if isinstance(space, gs.Discrete) else space.nvec)
+        counts = np.ravel(space.n if isinstance(space, gs.Discrete) else space.nvec).astype(np.int64)
         repeats = math.prod(leaf.shape[: leaf.lead])
         if counts.sum() * repeats <= ONE_HOT_CHOICES:
             return OneHot(counts, np.ravel(space.start), repeats)
@@ -154,7 +154,7 @@ class Choices(nn.Module):
         self.table = nn.Embedding(int(counts.sum()), size)
         self.register_buffer("begin", torch.from_numpy(np.tile(begin, repeats)), persistent=False)
         self.register_buffer("start", torch.from_numpy(np.tile(start.astype(np.int64), repeats)), persistent=False)
-        self.register_buffer("last", torch.from_numpy(np.tile(counts.astype(np.int64) - 1, repeats)), persistent=False)
+        self.register_buffer("last", torch.from_numpy(np.tile(counts - 1, repeats)), persistent=False)
 
     def forward(self, leaf: Tensor) -> Tensor:
         choice = leaf.long().reshape(leaf.shape[0], -1) - self.start
