@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces as gs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fugu.errors import SpaceError
 from fugu.policy import Distribution
 from fugu.spaces import Packer
 from tests.policy.action_spaces import action_spaces
 
 
+@pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")  # a Box without axes unpacks to a number
 @settings(max_examples=150, deadline=None)
 @given(space=action_spaces(), seed=st.integers(0, 2**31), scale=st.sampled_from([0.1, 3.0, 1e3]))
 def test_samples_lie_in_the_space(space: gs.Space, seed: int, scale: float) -> None:
@@ -61,3 +64,9 @@ def test_parts_of_a_mixture_find_their_leaves() -> None:
     assert value["a"].tolist() == [0.25, -0.5]
     assert value["b"].tolist() == [0, 1]
     assert (value["c"], value["d"], value["e"]) == (10, 2.0, 1)
+
+
+def test_whole_numbers_beyond_the_resolution_of_a_double_are_refused() -> None:
+    most = np.iinfo(np.uint64).max
+    with pytest.raises(SpaceError, match="holds no number that a double can represent"):
+        Distribution(gs.Box(np.array([most - 7], np.uint64), np.array([most], np.uint64), dtype=np.uint64))

@@ -68,9 +68,12 @@ class Distribution(nn.Module):
         params = self._check(params)
         parts: list[Tensor] = []
         if self.heads:
-            cumulative = self._logits(params, action_mask).softmax(-1).cumsum(-1)  # [*batch, heads, widest]
+            logits = self._logits(params, action_mask)  # [*batch, (heads,) widest]
+            # weights need not sum to 1; torch's softmax of a few choices costs as much as the rest of this function
+            cumulative = (logits - logits.amax(-1, keepdim=True)).exp().cumsum(-1)
             # u < 1 has the resolution of the dtype, so u * total < total in its rounding: never past the last possible choice
-            u = self._uniform(cumulative[..., -1:], generator) * cumulative[..., -1:]
+            total = cumulative[..., -1:]
+            u = self._uniform(total, generator) * total
             parts.append((cumulative <= u).sum(-1))
         if self.binaries:
             chance = self._bits(params).sigmoid()
