@@ -127,6 +127,12 @@ def test_observations_are_normalised_by_what_was_observed() -> None:
     assert np.array_equal(obs["direction"], raw["direction"])
 
 
+def test_images_of_reals_are_not_normalised() -> None:
+    space = gs.Dict(camera=gs.Box(0, 1, (20, 20)), speed=gs.Box(-1, 1, (2,)))
+    policy = make_policy(space, gs.Discrete(2), PolicyConfig(normalize_observation=True), seed=0)
+    assert [moments.mean.shape for moments in policy.moments.values()] == [(2,)]
+
+
 def test_what_was_observed_is_saved_and_observing_needs_no_gradient() -> None:
     config = PolicyConfig(normalize_observation=True, core="lstm", core_size=8)
     policy, other = (make_policy(VECTOR, gs.Discrete(2), config, seed=seed) for seed in (0, 1))

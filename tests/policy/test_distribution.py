@@ -42,7 +42,7 @@ def random_mask(distribution: Distribution, *batch: int, seed: int = 1) -> Tenso
     """Some choices forbidden, at least one of each head allowed."""
     if not distribution.heads:
         return None
-    mask = torch.rand(*batch, distribution.logits, generator=generator(seed)) < 0.5
+    mask = torch.rand(*batch, distribution.choices, generator=generator(seed)) < 0.5
     end = 0
     for n in counts_of(distribution.layout):
         mask[..., end + n - 1] |= ~mask[..., end : end + n].any(-1)
@@ -125,7 +125,7 @@ def test_masked_choices_are_never_taken_and_get_no_gradient(space: gs.Space) -> 
     logprob, entropy = distribution.evaluate(params, action, mask)
     (logprob.sum() + entropy.sum()).backward()
     assert params.grad is not None and params.grad.isfinite().all()
-    assert (params.grad[:, : distribution.logits][~mask] == 0).all()
+    assert (params.grad[:, : distribution.choices][~mask] == 0).all()
 
 
 def test_one_allowed_choice_has_probability_one_and_entropy_zero() -> None:
@@ -212,7 +212,7 @@ def test_half_precision_is_computed_in_single() -> None:
 @given(space=action_spaces(), seed=st.integers(0, 2**31))
 def test_sizes_follow_from_the_space(space: gs.Space, seed: int) -> None:
     distribution = Distribution(space)
-    assert distribution.logits == discrete_choices(space)
+    assert distribution.choices == discrete_choices(space)
     params = random_params(distribution, 2, 3, seed=seed, dtype=torch.float32)
     mask = random_mask(distribution, 2, 3, seed=seed)
     action = distribution.sample(params, mask, generator(seed))

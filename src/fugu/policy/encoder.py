@@ -61,8 +61,8 @@ def is_image(leaf: Leaf) -> bool:
 
 
 def is_real(leaf: Leaf) -> bool:
-    """Whether the leaf holds measured numbers, which may be normalised."""
-    return isinstance(leaf.space, gs.Box) and leaf.dtype.kind == "f"
+    """Whether the leaf holds measured numbers, which may be normalised; images are scaled by their bounds instead."""
+    return isinstance(leaf.space, gs.Box) and leaf.dtype.kind == "f" and not is_image(leaf)
 
 
 def width(part: nn.Module, leaf: Leaf) -> int:

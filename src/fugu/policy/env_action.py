@@ -69,11 +69,8 @@ class EnvAction(nn.Module):
         scale, shift = self.get_buffer(f"scale{index}"), self.get_buffer(f"shift{index}")
         low, high = self.get_buffer(f"low{index}"), self.get_buffer(f"high{index}")
         scaled = torch.addcmul(shift, raw.to(scale.dtype), scale)
-        if dtype.is_floating_point:
-            scaled = scaled.to(dtype)  # first, because rounding could carry it past a bound again
-        else:
-            scaled = scaled.round()
-        return scaled.clamp(low, high)
+        # the bounds are numbers of the leaf's dtype, so becoming one cannot carry a clamped number past them
+        return (scaled if dtype.is_floating_point else scaled.round()).clamp(low, high)
 
     def _add_bounds(self, index: int, leaf: Leaf) -> None:
         space = leaf.space
