@@ -61,7 +61,7 @@ class ActorCritic(nn.Module):
             self.net = DefaultNet(observation_space, action_space, config)
         else:
             self.net = build_net(observation_space, action_space, config)
-        self.core = _core(config, self.net.hidden_size)
+        self.core: Any = _core(config, self.net.hidden_size)
         self.state_size = 0 if self.core is None else self.core.state_size
         self.moments = nn.ModuleDict(
             {str(i): RunningMoments(leaf.shape) for i, leaf in enumerate(self.obs_layout.leaves) if is_real(leaf)}
@@ -78,21 +78,25 @@ class ActorCritic(nn.Module):
         return torch.zeros(n, self.state_size, device=device)
 
     def forward(self, obs: Tensor, state: Tensor | None, first: Tensor) -> Output:
-        batch = first.shape
-        if first.dim() == 2:
-            obs = obs.flatten(0, 1)
-        hidden = self.net.encode(self._structured(obs))  # [B * T, hidden_size]
+        return self._step(obs, state, first) if first.dim() == 1 else self._sequence(obs, state, first)
+
+    def _step(self, obs: Tensor, state: Tensor | None, first: Tensor) -> Output:
+        hidden = self.net.encode(self._structured(obs))  # [B, hidden_size]
         if self.core is not None:
-            assert state is not None
-            if first.dim() == 1:
-                hidden, state = self.core.step(hidden, state, first)
-            else:
-                hidden, state = self.core.sequence(hidden.unflatten(0, batch), state, first)
-                hidden = hidden.flatten(0, 1)
+            hidden, state = self.core.step(hidden, state, first)
         params, value = self.net.decode(hidden)
-        if first.dim() == 1:
-            return Output(params, value.reshape(batch), state)
-        return Output(params.unflatten(0, batch), value.reshape(batch), state)
+        return Output(params, value.reshape(first.shape), state)
+
+    def _sequence(self, obs: Tensor, state: Tensor | None, first: Tensor) -> Output:
+        if self.core is None:
+            params, value = self.net.decode(self.net.encode(self._structured(obs.flatten(0, 1))))
+            return Output(params.unflatten(0, first.shape), value.reshape(first.shape), state)
+        # a core goes row by row, so rows of one time lie together from here on; its transposing back costs nothing then
+        times = first.t().shape
+        hidden = self.net.encode(self._structured(obs.transpose(0, 1).flatten(0, 1))).unflatten(0, times)  # [T, B, hidden_size]
+        out, state = self.core.sequence(hidden.transpose(0, 1), state, first)
+        params, value = self.net.decode(out.transpose(0, 1).flatten(0, 1))
+        return Output(params.unflatten(0, times).transpose(0, 1), value.reshape(times).t(), state)
 
     @torch.no_grad()
     def observe(self, obs: Tensor, mask: Tensor | None = None) -> None:

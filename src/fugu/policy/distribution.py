@@ -40,11 +40,11 @@ class Distribution(nn.Module):
         counts, binaries, reals = _elements(self.layout)
         self.heads = len(counts)
         """how many categorical elements"""
-        self.logits = sum(counts)
-        """their choices in all"""
+        self.choices = sum(counts)
+        """of these elements in all; also the width of an action mask"""
         self.binaries = binaries
         self.reals = reals
-        self.size = self.logits + binaries + 2 * reals
+        self.size = self.choices + binaries + 2 * reals
         """how many parameters one row has"""
         self.dims = self.heads + binaries + reals
         """how many columns an action has"""
@@ -54,7 +54,7 @@ class Distribution(nn.Module):
         self.widest = max(counts, default=0)
         self.padded = len(set(counts)) > 1
         # [heads, widest] column of each choice; one past the last for those a head does not have
-        columns = torch.full((self.heads, self.widest), self.logits)
+        columns = torch.full((self.heads, self.widest), self.choices)
         end = 0
         for head, count in enumerate(counts):
             columns[head, :count] = torch.arange(end, end + count)
@@ -68,9 +68,12 @@ class Distribution(nn.Module):
         params = self._check(params)
         parts: list[Tensor] = []
         if self.heads:
-            cumulative = self._logits(params, action_mask).softmax(-1).cumsum(-1)  # [*batch, heads, widest]
+            logits = self._logits(params, action_mask)  # [*batch, (heads,) widest]
+            # weights need not sum to 1; torch's softmax of a few choices costs as much as the rest of this function
+            cumulative = (logits - logits.amax(-1, keepdim=True)).exp().cumsum(-1)
             # u < 1 has the resolution of the dtype, so u * total < total in its rounding: never past the last possible choice
-            u = self._uniform(cumulative[..., -1:], generator) * cumulative[..., -1:]
+            total = cumulative[..., -1:]
+            u = self._uniform(total, generator) * total
             parts.append((cumulative <= u).sum(-1))
         if self.binaries:
             chance = self._bits(params).sigmoid()
@@ -134,11 +137,11 @@ class Distribution(nn.Module):
 
     def _logits(self, params: Tensor, action_mask: Tensor | None) -> Tensor:
         """``[*batch, heads, widest]``, or ``[*batch, widest]`` with one head; very low where there is no choice."""
-        logits = params if self.size == self.logits else params[..., : self.logits]
+        logits = params if self.size == self.choices else params[..., : self.choices]
         lowest = torch.finfo(logits.dtype).min / 2  # finite, also after the softmax subtracts the largest logit
         if action_mask is not None:
-            if action_mask.shape[-1] != self.logits:
-                raise SpaceError(f"expected action_mask [..., {self.logits}], got {list(action_mask.shape)}")
+            if action_mask.shape[-1] != self.choices:
+                raise SpaceError(f"expected action_mask [..., {self.choices}], got {list(action_mask.shape)}")
             logits = logits.masked_fill(~action_mask, lowest)
         if self.heads == 1:
             return logits
@@ -147,11 +150,11 @@ class Distribution(nn.Module):
         return logits.unflatten(-1, (self.heads, self.widest))
 
     def _bits(self, params: Tensor) -> Tensor:
-        return params[..., self.logits : self.logits + self.binaries]
+        return params[..., self.choices : self.choices + self.binaries]
 
     def _gaussian(self, params: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation, each ``[*batch, reals]``."""
-        start = self.logits + self.binaries
+        start = self.choices + self.binaries
         return params[..., start : start + self.reals], params[..., start + self.reals :].clamp(*LOG_STD_RANGE)
 
     def _chosen(self, logp: Tensor, action: Tensor) -> Tensor:

@@ -61,8 +61,8 @@ def is_image(leaf: Leaf) -> bool:
 
 
 def is_real(leaf: Leaf) -> bool:
-    """Whether the leaf holds measured numbers, which may be normalised."""
-    return isinstance(leaf.space, gs.Box) and leaf.dtype.kind == "f"
+    """Whether the leaf holds measured numbers, which may be normalised; images are scaled by their bounds instead."""
+    return isinstance(leaf.space, gs.Box) and leaf.dtype.kind == "f" and not is_image(leaf)
 
 
 def width(part: nn.Module, leaf: Leaf) -> int:
@@ -73,6 +73,8 @@ def width(part: nn.Module, leaf: Leaf) -> int:
 
 def _part(leaf: Leaf, embedding: int) -> nn.Module:
     space = leaf.space
+    if 0 in leaf.shape:
+        return Reals()  # there is nothing in it
     if is_image(leaf):
         sides, channels = _sides(leaf.shape), _channels(leaf.shape)
         if leaf.dtype == np.uint8 and max(sides) < IMAGE_SIDE and channels <= GRID_CHANNELS:
@@ -83,7 +85,7 @@ def _part(leaf: Leaf, embedding: int) -> nn.Module:
     if isinstance(space, gs.MultiBinary):
         return Reals()
     if isinstance(space, gs.Discrete | gs.MultiDiscrete):
-        counts = np.ravel(space.n if isinstance(space, gs.Discrete) else space.nvec)
+        counts = np.ravel(space.n if isinstance(space, gs.Discrete) else space.nvec).astype(np.int64)
         repeats = math.prod(leaf.shape[: leaf.lead])
         if counts.sum() * repeats <= ONE_HOT_CHOICES:
             return OneHot(counts, np.ravel(space.start), repeats)
@@ -152,7 +154,7 @@ class Choices(nn.Module):
         self.table = nn.Embedding(int(counts.sum()), size)
         self.register_buffer("begin", torch.from_numpy(np.tile(begin, repeats)), persistent=False)
         self.register_buffer("start", torch.from_numpy(np.tile(start.astype(np.int64), repeats)), persistent=False)
-        self.register_buffer("last", torch.from_numpy(np.tile(counts.astype(np.int64) - 1, repeats)), persistent=False)
+        self.register_buffer("last", torch.from_numpy(np.tile(counts - 1, repeats)), persistent=False)
 
     def forward(self, leaf: Tensor) -> Tensor:
         choice = leaf.long().reshape(leaf.shape[0], -1) - self.start

@@ -21,6 +21,7 @@ import torch
 from gymnasium import spaces as gs
 from torch import Tensor, nn
 
+from fugu.errors import SpaceError
 from fugu.spaces import Layout, Leaf
 from fugu.spaces.views import TORCH_DTYPES, write_leaves
 
@@ -68,11 +69,8 @@ class EnvAction(nn.Module):
         scale, shift = self.get_buffer(f"scale{index}"), self.get_buffer(f"shift{index}")
         low, high = self.get_buffer(f"low{index}"), self.get_buffer(f"high{index}")
         scaled = torch.addcmul(shift, raw.to(scale.dtype), scale)
-        if dtype.is_floating_point:
-            scaled = scaled.to(dtype)  # first, because rounding could carry it past a bound again
-        else:
-            scaled = scaled.round()
-        return scaled.clamp(low, high)
+        # the bounds are numbers of the leaf's dtype, so becoming one cannot carry a clamped number past them
+        return (scaled if dtype.is_floating_point else scaled.round()).clamp(low, high)
 
     def _add_bounds(self, index: int, leaf: Leaf) -> None:
         space = leaf.space
@@ -87,6 +85,10 @@ class EnvAction(nn.Module):
         self._keep(f"shift{index}", shift.astype(np.float64 if wide else np.float32))
         if leaf.dtype.kind != "f":  # bounds of 64 bits may lie between two doubles: keep the one inside
             low, high = _inside(space.low.ravel(), low, 1), _inside(space.high.ravel(), high, -1)
+            if (low > high).any():
+                raise SpaceError(
+                    f"action {leaf.name or 'space'!r}: {space} holds no number that a double can represent; shift its bounds towards 0"
+                )
         self._keep(f"low{index}", low if wide else low.astype(leaf.dtype))
         self._keep(f"high{index}", high if wide else high.astype(leaf.dtype))
 

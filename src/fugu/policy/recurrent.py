@@ -19,6 +19,9 @@ from torch.nn import functional as F
 
 from fugu.policy.layers import orthogonal
 
+sigmoid_backward = torch.ops.aten.sigmoid_backward
+tanh_backward = torch.ops.aten.tanh_backward
+
 
 class LSTM(nn.Module):
     """Long short-term memory (Hochreiter & Schmidhuber 1997). State: output and cell side by side.
@@ -45,64 +48,75 @@ class LSTM(nn.Module):
         return h, torch.cat([h, c], -1)
 
     def sequence(self, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-        h, c = state.chunk(2, -1)
-        projected = F.linear(x.transpose(0, 1), self.weight_in, self.bias)  # [T, B, 4H] in one product
-        keep = _keep(first, x.dtype)
-        out, h, c = _LSTMLoop.apply(projected, h, c, keep, self.weight_state)
-        return out.transpose(0, 1), torch.cat([h, c], -1)
+        out, c = _LSTMLoop.apply(x.transpose(0, 1), state, first.t(), self.weight_in, self.weight_state, self.bias)
+        return out.transpose(0, 1), torch.cat([out[-1], c], -1)
 
 
 class _LSTMLoop(torch.autograd.Function):
-    """``(projected [T, B, 4H], h [B, H], c [B, H], keep [T, B, 1], weight [4H, H]) -> (out [T, B, H], h, c)``."""
+    """``(x [T, B, I], state [B, 2H], first [T, B], weights) -> (out [T, B, H], last cell [B, H])``.
+
+    What is as large as the whole sequence is allocated once and written in place; the rest is one row's and stays in the cache.
+    """
 
     @staticmethod
-    def forward(ctx: Any, projected: Tensor, h: Tensor, c: Tensor, keep: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
-        horizon, batch, size = projected.shape[0], h.shape[0], h.shape[1]
-        transposed = weight.t()
-        gates = torch.empty_like(projected)
-        h_before = projected.new_empty(horizon, batch, size)  # what each row starts from, after the reset
-        c_before = torch.empty_like(h_before)
-        squashed = torch.empty_like(h_before)  # tanh of the cell
-        out = torch.empty_like(h_before)
-        for t in range(horizon):
-            torch.mul(h, keep[t], out=h_before[t])
-            torch.mul(c, keep[t], out=c_before[t])
-            now = torch.addmm(projected[t], h_before[t], transposed, out=gates[t])
+    def forward(
+        ctx: Any, x: Tensor, state: Tensor, first: Tensor, weight_in: Tensor, weight_state: Tensor, bias: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        gates = F.linear(x, weight_in, bias)  # [T, B, 4H]: the input's part of all rows in one product
+        size = weight_state.shape[1]
+        h, c = state.chunk(2, -1)
+        out = gates.new_empty(*gates.shape[:2], size)
+        cells = torch.empty_like(out)
+        for t, some in enumerate(_resets(first)):
+            if some:
+                h, c = h.masked_fill(first[t, :, None], 0), c.masked_fill(first[t, :, None], 0)
+            now = gates[t].addmm_(h, weight_state.t())
             now[:, : 3 * size].sigmoid_()
             now[:, 3 * size :].tanh_()
             i, f, o, g = now.chunk(4, -1)
-            c = torch.addcmul(f * c_before[t], i, g)
-            torch.tanh(c, out=squashed[t])
-            h = torch.mul(o, squashed[t], out=out[t])
-        ctx.save_for_backward(gates, h_before, c_before, squashed, keep, weight)
-        return out, h.clone(), c
+            c = torch.mul(f, c, out=cells[t]).addcmul_(i, g)
+            h = torch.tanh(c, out=out[t]).mul_(o)
+        ctx.save_for_backward(x, state, first, weight_in, weight_state, gates, cells, out)
+        return out, cells[-1].clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor, dh: Tensor, dc: Tensor) -> tuple[Tensor | None, ...]:
-        gates, h_before, c_before, squashed, keep, weight = ctx.saved_tensors
-        i, f, o, g = gates.chunk(4, -1)
-        # everything that does not depend on later rows, for all rows at once: d gate = factor * dc (output gate: * dh)
-        slope = gates * (1 - gates)
-        factor_i = g * slope[..., : i.shape[-1]]
-        factor_f = c_before * slope[..., i.shape[-1] : 2 * i.shape[-1]]
-        factor_o = squashed * slope[..., 2 * i.shape[-1] : 3 * i.shape[-1]]
-        factor_g = i * (1 - g * g)
-        from_h = o * (1 - squashed * squashed)
-        f_kept = f * keep
+    def backward(ctx: Any, d_out: Tensor, dc: Tensor) -> tuple[Tensor | None, ...]:
+        x, state, first, weight_in, weight_state, gates, cells, out = ctx.saved_tensors
+        size = weight_state.shape[1]
+        start_h, start_c = state.chunk(2, -1)
         d_gates = torch.empty_like(gates)
-        for t in reversed(range(gates.shape[0])):
+        dh = torch.zeros_like(dc)
+        for t, some in reversed(list(enumerate(_resets(first)))):
+            c_before = cells[t - 1] if t else start_c
+            if some:
+                c_before = c_before.masked_fill(first[t, :, None], 0)
+            i, f, o, g = gates[t].chunk(4, -1)
+            squashed = cells[t].tanh()
             dh = dh + d_out[t]
-            dc = torch.addcmul(dc, dh, from_h[t])
-            di, df, do, dg = d_gates[t].chunk(4, -1)
-            torch.mul(dc, factor_i[t], out=di)
-            torch.mul(dc, factor_f[t], out=df)
-            torch.mul(dh, factor_o[t], out=do)
-            torch.mul(dc, factor_g[t], out=dg)
-            dh = torch.mm(d_gates[t], weight).mul_(keep[t])
-            dc = dc * f_kept[t]
-        d_weight = d_gates.flatten(0, 1).t() @ h_before.flatten(0, 1) if ctx.needs_input_grad[4] else None
-        return d_gates, dh, dc, None, d_weight
+            dc = dc + tanh_backward(dh * o, squashed)
+            now = d_gates[t]
+            di, df, do, dg = now.chunk(4, -1)
+            torch.mul(dc, g, out=di)
+            torch.mul(dc, c_before, out=df)
+            torch.mul(dh, squashed, out=do)
+            sigmoid_backward(now[:, : 3 * size], gates[t, :, : 3 * size], grad_input=now[:, : 3 * size])
+            tanh_backward(dc * i, g, grad_input=dg)
+            dh = now @ weight_state
+            dc = dc * f
+            if some:
+                dh.masked_fill_(first[t, :, None], 0)
+                dc.masked_fill_(first[t, :, None], 0)
+        h_before = torch.cat([start_h.unsqueeze(0), out[:-1]]).masked_fill_(first.unsqueeze(-1), 0)
+        flat = d_gates.flatten(0, 1)
+        return (
+            (flat @ weight_in).view(x.shape) if ctx.needs_input_grad[0] else None,
+            torch.cat([dh, dc], -1),
+            None,
+            flat.t() @ x.flatten(0, 1),
+            flat.t() @ h_before.flatten(0, 1),
+            flat.sum(0),
+        )
 
 
 class MinGRU(nn.Module):
@@ -203,6 +217,11 @@ def accumulate_in_rounds(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
 def _keep(first: Tensor, dtype: torch.dtype) -> Tensor:
     """``[B, T]`` bool -> ``[T, B, 1]``: 0 where the state is forgotten, else 1."""
     return (~first).t().unsqueeze(-1).to(dtype)
+
+
+def _resets(first: Tensor) -> list[bool]:
+    """Per row of ``[T, B]``, whether any state is forgotten there. A GPU is not asked: waiting for the answer costs more."""
+    return [True] * first.shape[0] if first.is_cuda else first.any(1).tolist()
 
 
 def _stacked(blocks: int, size: int, size_in: int) -> Tensor:
