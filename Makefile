@@ -86,5 +86,5 @@ WHEEL_PYTHON ?= 3.12
 wheels: $(BIN)/python  ## what tools/offline.sh needs on a machine without a network
 	$(PIP) download --quiet --dest wheels --only-binary=:all: --python-version $(WHEEL_PYTHON) --implementation cp \
 	  --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 --platform any \
-	  gymnasium cloudpickle psutil tyro rich pytest pytest-timeout hypothesis scikit-build-core nanobind ninja cmake
-	rm -f wheels/numpy-*
+	  --requirement tools/offline.txt
+	rm -f wheels/numpy-* wheels/scipy-*  # the first is there already, nothing here needs the second
