@@ -28,9 +28,7 @@ BATCHES = 16
 FUGU, FUGU_2, FUGU_GYMNASIUM = "fugu, 1 thread", "fugu, 2 threads", "fugu through gymnasium.make_vec, 1 thread"
 GYMNASIUM, ENVPOOL, ENVPOOL_2 = "Gymnasium, numpy-vectorised", "EnvPool, 1 thread", "EnvPool, 2 threads"
 
-NO_ENVPOOL = (
-    "EnvPool is not measured: pip install --no-deps -c constraints.txt envpool (its dependencies, 300 MB, are not needed here)"
-)
+NO_ENVPOOL = 'EnvPool is not measured; it comes, with 300 MB, by: pip install -c constraints.txt "fugu-rl[peers]"'
 
 
 def cartpole(seconds: float, repeats: int) -> dict[str, Any]:
