@@ -122,7 +122,8 @@ FUGU_INLINE void find_cuts(const uint8_t* terminated, const uint8_t* truncated, 
   Bytes bits = {};
   for (int s = 0; s < kLanes; ++s) {
     const Bytes ended = load<Bytes>(terminated + s * stride) | load<Bytes>(truncated + s * stride);
-    bits |= (ended != 0) & static_cast<int8_t>(1 << s);
+    const int8_t bit = static_cast<int8_t>(1 << s);
+    bits |= (ended != 0) & bit;
   }
   __builtin_memcpy(cut, &bits, sizeof bits);
 }
