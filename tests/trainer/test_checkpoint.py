@@ -60,6 +60,8 @@ def test_views_tied_weights_and_gradients_are_saved_as_what_they_show(tmp_path: 
     loaded = checkpoint.load(checkpoint.save(tmp_path, 1, {"policy": named}, {})).tensors["policy"]
     for name, tensor in named.items():
         assert torch.equal(loaded[name], tensor.detach()), name
+    alone = checkpoint.load(checkpoint.save(tmp_path, 2, {"policy": {"tail": whole[1:, :2]}, "other": {"row": whole[1]}}, {}))
+    assert torch.equal(alone.tensors["policy"]["tail"], whole[1:, :2]) and torch.equal(alone.tensors["other"]["row"], whole[1])
     loaded["tied"].fill_(9)
     assert torch.equal(loaded["whole"], whole.detach()), "what was loaded shares no memory and can be written"
 

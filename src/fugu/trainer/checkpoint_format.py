@@ -153,8 +153,7 @@ def _own_memory(named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     out = {}
     for name, tensor in named.items():
         tensor = tensor.detach().to("cpu").contiguous()
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() in seen or storage.nbytes() != tensor.nbytes:
+        if tensor.untyped_storage().data_ptr() in seen:
             tensor = tensor.clone()
         seen.add(tensor.untyped_storage().data_ptr())
         out[name] = tensor
