@@ -97,7 +97,7 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 5, tensors(1), {"n": 1}, best=True)
     path = checkpoint.save(tmp_path, 5, tensors(2), {"n": 2})
     assert checkpoint.load(path).state == {"n": 2} == checkpoint.load(checkpoint.find(tmp_path, "best")).state
-    assert sorted(os.listdir(tmp_path)) == [".lock", "best", "step_000000005"]
+    assert sorted(os.listdir(tmp_path)) == [".lock", "step_000000005"]
 
 
 def test_truncating_forgets_later_checkpoints_and_a_later_best(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_truncating_forgets_later_checkpoints_and_a_later_best(tmp_path: Path) -
         checkpoint.save(tmp_path, step, tensors(), {}, best=step == 3)
     checkpoint.truncate(tmp_path, after=2)
     assert checkpoint.steps(tmp_path) == [1, 2]
-    with pytest.raises(CheckpointError, match="no best checkpoint"):
+    with pytest.raises(CheckpointError, match="no checkpoint that is known as the best"):
         checkpoint.find(tmp_path, "best")
     checkpoint.save(tmp_path, 2, tensors(), {}, best=True)
     checkpoint.truncate(tmp_path, after=2)
