@@ -65,7 +65,8 @@ def write(run: RunFolder, updates: range, after: int = 0) -> None:
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"updates": 8, "ste', b'{"updates": 3, "steps": 192}', b"\0\0\0\n", b"[]\n", b"{}\n"])
-def test_a_resumed_run_leaves_the_file_of_an_uninterrupted_one(tmp_path: Path, torn: bytes) -> None:
+@pytest.mark.parametrize("after", [0, 4, 7])
+def test_a_resumed_run_leaves_the_file_of_an_uninterrupted_one(tmp_path: Path, torn: bytes, after: int) -> None:
     whole, resumed = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "resumed")
     whole.path.mkdir()
     resumed.path.mkdir()
@@ -74,7 +75,7 @@ def test_a_resumed_run_leaves_the_file_of_an_uninterrupted_one(tmp_path: Path, t
     for path in (resumed.metrics, resumed.timing):
         with path.open("ab") as file:
             file.write(torn)
-    write(resumed, range(5, 11), after=4)
+    write(resumed, range(after + 1, 11), after=after)
     assert resumed.metrics.read_bytes() == whole.metrics.read_bytes()
     assert resumed.timing.read_bytes() == whole.timing.read_bytes()
 

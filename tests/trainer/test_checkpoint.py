@@ -60,6 +60,8 @@ def test_views_tied_weights_and_gradients_are_saved_as_what_they_show(tmp_path: 
     loaded = checkpoint.load(checkpoint.save(tmp_path, 1, {"policy": named}, {})).tensors["policy"]
     for name, tensor in named.items():
         assert torch.equal(loaded[name], tensor.detach()), name
+    alone = checkpoint.load(checkpoint.save(tmp_path, 2, {"policy": {"tail": whole[1:, :2]}, "other": {"row": whole[1]}}, {}))
+    assert torch.equal(alone.tensors["policy"]["tail"], whole[1:, :2]) and torch.equal(alone.tensors["other"]["row"], whole[1])
     loaded["tied"].fill_(9)
     assert torch.equal(loaded["whole"], whole.detach()), "what was loaded shares no memory and can be written"
 
@@ -95,7 +97,7 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 5, tensors(1), {"n": 1}, best=True)
     path = checkpoint.save(tmp_path, 5, tensors(2), {"n": 2})
     assert checkpoint.load(path).state == {"n": 2} == checkpoint.load(checkpoint.find(tmp_path, "best")).state
-    assert sorted(os.listdir(tmp_path)) == [".lock", "best", "step_000000005"]
+    assert sorted(os.listdir(tmp_path)) == [".lock", "step_000000005"]
 
 
 def test_truncating_forgets_later_checkpoints_and_a_later_best(tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ def test_truncating_forgets_later_checkpoints_and_a_later_best(tmp_path: Path) -
         checkpoint.save(tmp_path, step, tensors(), {}, best=step == 3)
     checkpoint.truncate(tmp_path, after=2)
     assert checkpoint.steps(tmp_path) == [1, 2]
-    with pytest.raises(CheckpointError, match="no best checkpoint"):
+    with pytest.raises(CheckpointError, match="no checkpoint that is known as the best"):
         checkpoint.find(tmp_path, "best")
     checkpoint.save(tmp_path, 2, tensors(), {}, best=True)
     checkpoint.truncate(tmp_path, after=2)

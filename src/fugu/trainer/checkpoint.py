@@ -2,7 +2,7 @@
 
 ``save`` writes to ``.tmp-*``, verifies what it wrote, renames, and only then deletes what is beyond ``keep``. Killed at any point it
 leaves the earlier checkpoints as they were, and a ``.tmp-*`` that the next save removes. Order is by step: clocks play no part.
-``best`` is a file holding the name of a checkpoint that rotation spares. What is inside one is in ``checkpoint_format.py``.
+The latest that was saved as the best says so in its manifest, and rotation spares it. What is inside one: ``checkpoint_format.py``.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ import torch
 from fugu.trainer.checkpoint_format import (
     CheckpointError,
     check,
+    manifest,
     read,
     show_bytes,
     size_of,
     sync_folder,
     verify,
     write,
-    write_file,
 )
 
 __all__ = ["Checkpoint", "CheckpointError", "find", "load", "save", "steps", "truncate"]
@@ -74,9 +74,7 @@ def save(
             folder.mkdir(parents=True)
             sync_folder(folder.parent)
         with _alone(folder):
-            path = _write(folder, step, tensors, state)
-            if best:
-                _point_to(folder, path.name)
+            path = _write(folder, step, tensors, state, best)
             with contextlib.suppress(OSError):  # it is saved; what could not be deleted now is deleted by a later save
                 _rotate(folder, step, keep)
     except OSError as error:
@@ -100,7 +98,7 @@ def find(folder: Path | str, which: str | int = "latest") -> Path:
     if which == "best":
         step = _best(folder)
         if step is None:
-            raise CheckpointError(f"{folder} has no best checkpoint yet: use latest")
+            raise CheckpointError(f"{folder} has no checkpoint that is known as the best: use latest")
         which = step
     if isinstance(which, str) and which.isdecimal():
         which = int(which)
@@ -140,14 +138,13 @@ def truncate(folder: Path | str, after: int) -> None:
             for path in _checkpoints(folder):
                 if _step(path) > after:
                     _delete(path)
-            best = _best(folder)
-            if best is not None and best > after:
-                (folder / "best").unlink()
     except OSError as error:
         raise CheckpointError(_refused(folder, error)) from error
 
 
-def _write(folder: Path, step: int, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]) -> Path:
+def _write(
+    folder: Path, step: int, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any], best: bool
+) -> Path:
     for stale in folder.glob(".tmp-*"):  # we hold the lock, so their writers are dead
         _remove(stale)
     temporary = folder / f".tmp-{uuid.uuid4().hex}"
@@ -155,7 +152,7 @@ def _write(folder: Path, step: int, tensors: Mapping[str, Mapping[str, torch.Ten
     aside = folder / f".old-{target.name}"
     temporary.mkdir()
     try:
-        write(temporary, step, tensors, state)
+        write(temporary, step, tensors, state, best or _is_best(target))
         try:
             verify(temporary)
         except CheckpointError as error:
@@ -213,22 +210,14 @@ def _step(path: Path) -> int:
 
 
 def _best(folder: Path) -> int | None:
-    try:
-        name = (folder / "best").read_text(errors="replace").strip()
-    except OSError:
-        return None
-    return _step(folder / name) if _NAME.fullmatch(name) else None
+    return next((_step(path) for path in reversed(_checkpoints(folder)) if _is_best(path)), None)
 
 
-def _point_to(folder: Path, name: str) -> None:
-    temporary = folder / f".tmp-{uuid.uuid4().hex}"
+def _is_best(path: Path) -> bool:
     try:
-        write_file(temporary, name.encode() + b"\n")
-        os.rename(temporary, folder / "best")
-    except BaseException:
-        _remove(temporary)
-        raise
-    sync_folder(folder)
+        return manifest(path).get("best") is True
+    except CheckpointError:
+        return False
 
 
 @contextlib.contextmanager

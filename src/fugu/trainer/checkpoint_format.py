@@ -47,29 +47,37 @@ class Damaged(CheckpointError):
     """What is on the disk is not what was written."""
 
 
-def write(folder: Path, step: int, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]) -> None:
+def write(
+    folder: Path, step: int, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any], best: bool
+) -> None:
     """Fill the existing, empty ``folder``. OSError when the disk refuses."""
     files: dict[str, dict[str, Any]] = {}
     for name, data in _contents(tensors, state):
         files[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         write_file(folder / name, data)
         del data  # before the next group is laid out
-    manifest: dict[str, Any] = {"format": "fugu checkpoint", "version": list(VERSION), "fugu": __version__, "step": step}
-    manifest["files"] = files
-    manifest["sha256"] = _own_hash(manifest)
-    write_file(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+    about: dict[str, Any] = {
+        "format": "fugu checkpoint",
+        "version": list(VERSION),
+        "fugu": __version__,
+        "step": step,
+        "best": best,
+    }
+    about["files"] = files
+    about["sha256"] = _own_hash(about)
+    write_file(folder / MANIFEST, json.dumps(about, indent=1).encode())
     sync_folder(folder)
 
 
 def read(folder: Path) -> tuple[int, dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
     """Step, tensors and state of the checkpoint in ``folder``, verified."""
-    manifest = _manifest(folder)
-    size = sum(file["size"] for file in manifest["files"].values())
+    about = manifest(folder)
+    size = sum(file["size"] for file in about["files"].values())
     if size > psutil.virtual_memory().available:
         raise CheckpointError(f"{folder} holds {show_bytes(size)}, more than the memory that is free here")
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     state: dict[str, Any] = {}
-    for name, expected in manifest["files"].items():
+    for name, expected in about["files"].items():
         data = bytearray()
         for chunk in _verified(folder / name, expected):
             data += chunk
@@ -77,16 +85,37 @@ def read(folder: Path) -> tuple[int, dict[str, dict[str, torch.Tensor]], dict[st
             state = _parse(folder / name, data)
         else:
             tensors[name.removesuffix(".safetensors")] = _tensors(folder / name, data)
-    return manifest["step"], tensors, state
+    return about["step"], tensors, state
 
 
 def verify(folder: Path) -> int:
     """The step of the checkpoint in ``folder``; Damaged if a file is missing, cut or changed. Holds one chunk at a time."""
-    manifest = _manifest(folder)
-    for name, expected in manifest["files"].items():
+    about = manifest(folder)
+    for name, expected in about["files"].items():
         for _ in _verified(folder / name, expected):
             pass
-    return manifest["step"]
+    return about["step"]
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    """What ``folder`` says about itself: believed only if it is whole, and of a format that we know."""
+    path = folder / MANIFEST
+    about = _parse(path, b"".join(_chunks(path, _MANIFEST_LIMIT)))
+    version = about.get("version")
+    if not (isinstance(version, list) and len(version) == 2 and all(isinstance(part, int) for part in version)):
+        raise Damaged(f"{path}: no version")
+    if version[0] != VERSION[0]:
+        raise CheckpointError(
+            f"{path} is of checkpoint format {version[0]}.{version[1]}, written by fugu {about.get('fugu')}; fugu {__version__} "
+            f"reads format {VERSION[0]}: pip install --upgrade fugu-rl"
+        )
+    if about.get("sha256") != _own_hash(about):
+        raise Damaged(f"{path}: changed since it was written")
+    files, step = about.get("files"), about.get("step")
+    whole = isinstance(files, dict) and STATE in files and isinstance(step, int) and all(map(_sound, files, files.values()))
+    if not whole:
+        raise Damaged(f"{path}: incomplete")
+    return about
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -153,32 +182,11 @@ def _own_memory(named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     out = {}
     for name, tensor in named.items():
         tensor = tensor.detach().to("cpu").contiguous()
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() in seen or storage.nbytes() != tensor.nbytes:
+        if tensor.untyped_storage().data_ptr() in seen:
             tensor = tensor.clone()
         seen.add(tensor.untyped_storage().data_ptr())
         out[name] = tensor
     return out
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    manifest = _parse(path, b"".join(_chunks(path, _MANIFEST_LIMIT)))
-    version = manifest.get("version")
-    if not (isinstance(version, list) and len(version) == 2 and all(isinstance(part, int) for part in version)):
-        raise Damaged(f"{path}: no version")
-    if version[0] != VERSION[0]:
-        raise CheckpointError(
-            f"{path} is of checkpoint format {version[0]}.{version[1]}, written by fugu {manifest.get('fugu')}; fugu {__version__} "
-            f"reads format {VERSION[0]}: pip install --upgrade fugu-rl"
-        )
-    if manifest.get("sha256") != _own_hash(manifest):
-        raise Damaged(f"{path}: changed since it was written")
-    files, step = manifest.get("files"), manifest.get("step")
-    whole = isinstance(files, dict) and STATE in files and isinstance(step, int) and all(map(_sound, files, files.values()))
-    if not whole:
-        raise Damaged(f"{path}: incomplete")
-    return manifest
 
 
 def _sound(name: str, file: Any) -> bool:
