@@ -149,4 +149,4 @@ def test_parking_refuses_what_makes_no_sense():
         vec.park()
         assert vec.unpark().agents == slice(0, 2)
         vec.park()
-        assert len(vec.snapshot()["obs"]) == 4
+        assert len(vec.snapshot()["obs"]) == 4 * 16

@@ -13,8 +13,10 @@ from fugu.config import override, to_toml
 from fugu.errors import ConfigError, FuguError
 from fugu.presets import preset
 from fugu.run import store
+from fugu.run.dashboard import Dashboard, Header
 from fugu.run.run import Run
 from fugu.run.sinks import Sinks, open_sinks
+from fugu.run.system import System
 from fugu.run.timer import Timer, shares
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
@@ -78,9 +80,12 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
 class Report:
     """Adds to the metrics of an update what the machine has to say, and hands them on."""
 
-    def __init__(self, trainer: Trainer, timer: Timer, outputs: Sinks) -> None:
-        self.trainer, self.timer, self.outputs = trainer, timer, outputs
-        self.wall = 0.0
+    def __init__(self, run: Run, trainer: Trainer, timer: Timer, outputs: Sinks, board: Dashboard) -> None:
+        self.trainer, self.timer, self.outputs, self.board = trainer, timer, outputs, board
+        device = trainer.source.device
+        self.system = System(device.index or 0 if device.type == "cuda" else None)
+        earlier = run.folder.read_timing()
+        self.wall = earlier[-1]["time/wall"] if earlier else 0.0
         self.steps = trainer.steps
         timer.take()
 
@@ -91,8 +96,10 @@ class Report:
         metrics["time/wall"] = self.wall
         metrics["time/steps_per_second"] = (self.trainer.steps - self.steps) / seconds
         metrics.update(shares(spent))
+        metrics.update(self.system.sample())
         self.steps = self.trainer.steps
         self.outputs.write(self.trainer.steps, metrics)
+        self.board.update(metrics)
 
 
 def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
@@ -100,7 +107,15 @@ def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
         stack.enter_context(run.folder.lock())
         outputs = open_sinks(run.folder, run.config.log, dataclasses.asdict(run.config), trainer.updates, trainer.steps)
         stack.callback(outputs.close)
-        report = Report(trainer, timer, outputs)
+        header = Header(
+            run=str(run.path),
+            env=run.config.env,
+            total_steps=run.config.steps,
+            device=str(trainer.source.device),
+            native=trainer.source.vec.can_snapshot,
+        )
+        board = stack.enter_context(Dashboard(header, run.config.log))
+        report = Report(run, trainer, timer, outputs, board)
         interrupt = stack.enter_context(Interrupt())
         try:
             trainer.run(report, interrupt)

@@ -186,7 +186,7 @@ class VecEnv:
         for name in ROW_COLUMNS:
             parts = [getattr(self._rows[group][slot], name) for group, slot in enumerate(self._slot)]
             if parts[0] is not None:
-                saved[name] = np.concatenate(parts)
+                saved[name] = np.concatenate(parts).reshape(-1).view(np.uint8)  # bytes: observations have any dtype
         return saved
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
@@ -196,8 +196,10 @@ class VecEnv:
         self._runner.state = saved["state"].tobytes()  # type: ignore[attr-defined]
         for name in ROW_COLUMNS:
             if name in saved:
+                whole = getattr(self._buffers.rows[0], name)
+                column = saved[name].view(whole.dtype).reshape(whole.shape)
                 for group, agents in enumerate(self._groups):
-                    getattr(self._rows[group][self._slot[group]], name)[...] = saved[name][agents]
+                    getattr(self._rows[group][self._slot[group]], name)[...] = column[agents]
         self._received = None
         self._parked = saved["parked"].tolist()
         self._served = [1] * len(self._groups)
