@@ -147,7 +147,7 @@ class Worlds {
     fugu::Group& job = at(group);
     if (!bound_) throw nb::value_error("bind() first");
     if (job.running) throw nb::value_error("this group is running already");
-    if (slot < 0 || slot > 1 || (command != fugu::EngineApi::kReset && command != fugu::EngineApi::kStep))
+    if (slot < 0 || slot > 1 || command < fugu::EngineApi::kReset || command > fugu::EngineApi::kStepNarrow)
       throw nb::value_error("no such slot or command");
     job.command = command;
     job.slot = slot;
@@ -170,7 +170,13 @@ class Worlds {
 
   nb::tuple drain() {
     fugu::LogSum sum;
-    api_.drain(engine_, &sum);
+    for (auto& group : groups_) {
+      if (group->running) {  // it may be adding to its sums just now
+        nb::gil_scoped_release release;
+        pool_.finish(*group);
+      }
+      group->drain(sum);
+    }
     nb::dict values;
     for (int i = 0; i < api_.logs; ++i) values[api_.log[i]] = sum.values[i];
     return nb::make_tuple(sum.episodes, sum.returns, sum.lengths, values);

@@ -26,7 +26,7 @@ from fugu.native import native
 COMPILERS = ("c++", "g++", "clang++")
 # hidden: without it the loader lets two libraries share what is static in equally named structs, and the older one wins
 FLAGS = ("-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers")
-FAST = ("-O3", "-DNDEBUG")
+FAST = ("-O3", "-DNDEBUG", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno")
 DEBUG = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 PRINTING = ("-fdiagnostics-color=never", "-fmax-errors=5")
 MAX_LINES = 40
