@@ -283,17 +283,17 @@ class Engine {
     const size_t from = w % kPerBlock;
     const Params params = params_;
     const int32_t limit = time_limit_ > 0 ? time_limit_ : INT32_MAX;
-    alignas(64) bool begins[kBlock] = {}, over[kBlock] = {};
+    // Flags are bytes of 0 and 1 here: compilers do not vectorise loops over bool.
+    alignas(64) uint8_t begins[kBlock] = {}, over[kBlock] = {}, done[kBlock], late[kBlock];
     std::memcpy(begins, &block.ended[from][0], n);
 
     State* __restrict state = block.state + from;
     const Action* __restrict action = action_ + w;
     float* __restrict reward = out.reward + w;
-    bool* __restrict terminated = out.terminated + w;
     for (size_t i = 0; i < n; ++i) {
       State next = state[i];
       float paid;
-      terminated[i] = E::step(next, params, action + i, &paid);
+      done[i] = E::step(next, params, action + i, &paid);
       state[i] = next;
       reward[i] = paid;
     }
@@ -309,18 +309,22 @@ class Engine {
     for (size_t i = 0; i < n; ++i) returns[i] += static_cast<double>(reward[i]);
 
     int32_t* __restrict length = &block.length[from][0];
-    bool* __restrict truncated = out.truncated + w;
     for (size_t i = 0; i < n; ++i) {
       ++length[i];
-      truncated[i] = (length[i] >= limit) & !terminated[i];
+      late[i] = length[i] >= limit;
     }
 
-    bool* __restrict ended = &block.ended[from][0];
-    bool* __restrict mask = out.mask + w;
+    auto* __restrict terminated = reinterpret_cast<uint8_t*>(out.terminated + w);
+    auto* __restrict truncated = reinterpret_cast<uint8_t*>(out.truncated + w);
+    auto* __restrict mask = reinterpret_cast<uint8_t*>(out.mask + w);
+    auto* __restrict ended = reinterpret_cast<uint8_t*>(&block.ended[from][0]);
     for (size_t i = 0; i < n; ++i) {
-      ended[i] = terminated[i] | truncated[i];
-      mask[i] = !ended[i];
-      over[i] = ended[i] & !begins[i];
+      const uint8_t end = done[i] | late[i];
+      terminated[i] = done[i];
+      truncated[i] = end ^ done[i];
+      mask[i] = end ^ 1;
+      ended[i] = end;
+      over[i] = end & (begins[i] ^ 1);
     }
     std::memset(out.first + w, 0, n);
 
@@ -329,7 +333,7 @@ class Engine {
   }
 
   template <typename Do>
-  FUGU_INLINE static void for_each_set(const bool (&flags)[kBlock], const Do& act) {
+  FUGU_INLINE static void for_each_set(const uint8_t (&flags)[kBlock], const Do& act) {
     for (size_t i = 0; i < kBlock; i += 8) {
       uint64_t eight;
       std::memcpy(&eight, flags + i, 8);
@@ -370,14 +374,29 @@ class Engine {
 
   // The first agent of the worlds [low, high) whose action is not in its space, or -1.
   int64_t bad_action(size_t low, size_t high) const {
-    for (size_t i = low * A; i < high * A; ++i)
-      if (!valid(action_[i])) return static_cast<int64_t>(i);
+    for (size_t from = low * A, to; from < high * A; from = to) {
+      to = std::min(from + 256, high * A);
+      bool bad = false;  // of any: a loop without an exit can be vectorised
+      if constexpr (std::is_same_v<Action, int64_t>) {  // in halves, as not all machines compare 64 bits at once
+        uint32_t above = 0, beyond = 0;
+        for (size_t i = from; i < to; ++i) {
+          above |= static_cast<uint32_t>(static_cast<uint64_t>(action_[i]) >> 32);
+          beyond |= static_cast<uint32_t>(action_[i]) >= static_cast<uint32_t>(E::action[0].choices);
+        }
+        bad = above | beyond;
+      } else {
+        for (size_t i = from; i < to; ++i) bad |= !valid(action_[i]);
+      }
+      if (!bad) continue;
+      while (valid(action_[from])) ++from;
+      return static_cast<int64_t>(from);
+    }
     return -1;
   }
 
   static bool valid(const Action& action) {
     if constexpr (std::is_integral_v<Action>) {
-      return action >= 0 && action < E::action[0].choices;
+      return static_cast<std::make_unsigned_t<Action>>(action) < static_cast<std::make_unsigned_t<Action>>(E::action[0].choices);
     } else {  // a struct of the leaves in their order, aligned as they are: see Layout
       const char *start = reinterpret_cast<const char*>(&action), *at = start;
       for (const Field& field : E::action) {
@@ -418,7 +437,7 @@ class Group final : public Job {
       : api_(api), engine_(engine), low_(low), high_(high) {
     const size_t pieces = threads > 1 ? 4 * threads : 1;
     size_ = ((high - low + pieces - 1) / pieces + kBlock - 1) / kBlock * kBlock;
-    chunks = (high - low + size_ - 1) / size_;
+    divide((high - low + size_ - 1) / size_);
     logs_.resize((high - low + kBlock - 1) / kBlock);
   }
 
