@@ -151,31 +151,35 @@ struct Field {
   int choices;                        // kDiscrete, kMultiDiscrete: values 0 .. choices - 1
 };
 
-constexpr double kInf = __builtin_huge_val();
+#ifdef __CUDACC_RTC__
+constexpr float kInf = 3.4028235e38f;  // it has no infinity to offer here, and spaces are the host's business
+#else
+constexpr float kInf = __builtin_huge_valf();
+#endif
 
-constexpr Field box(const char* name, int size, double low = -kInf, double high = kInf) {
+FUGU_HD constexpr Field box(const char* name, int size, double low = -kInf, double high = kInf) {
   return {name, Field::kBox, 'f', 1, {size, 0, 0}, low, high, nullptr, nullptr, 0};
 }
 template <int N>
-constexpr Field box(const char* name, const float (&lows)[N], const float (&highs)[N]) {
+FUGU_HD constexpr Field box(const char* name, const float (&lows)[N], const float (&highs)[N]) {
   return {name, Field::kBox, 'f', 1, {N, 0, 0}, -kInf, kInf, lows, highs, 0};
 }
-constexpr Field bytes(const char* name, int rows, int columns, double high = 255) {
+FUGU_HD constexpr Field bytes(const char* name, int rows, int columns, double high = 255) {
   return {name, Field::kBox, 'B', 2, {rows, columns, 0}, 0, high, nullptr, nullptr, 0};
 }
-constexpr Field signed_bytes(const char* name, int size, double low = -128, double high = 127) {
+FUGU_HD constexpr Field signed_bytes(const char* name, int size, double low = -128, double high = 127) {
   return {name, Field::kBox, 'b', 1, {size, 0, 0}, low, high, nullptr, nullptr, 0};
 }
-constexpr Field image(const char* name, int rows, int columns, double low = -kInf, double high = kInf) {
+FUGU_HD constexpr Field image(const char* name, int rows, int columns, double low = -kInf, double high = kInf) {
   return {name, Field::kBox, 'f', 2, {rows, columns, 0}, low, high, nullptr, nullptr, 0};
 }
-constexpr Field multi_discrete(const char* name, int size, int choices) {
+FUGU_HD constexpr Field multi_discrete(const char* name, int size, int choices) {
   return {name, Field::kMultiDiscrete, 'l', 1, {size, 0, 0}, 0, 0, nullptr, nullptr, choices};
 }
-constexpr Field multi_binary(const char* name, int size) {
+FUGU_HD constexpr Field multi_binary(const char* name, int size) {
   return {name, Field::kMultiBinary, 'b', 1, {size, 0, 0}, 0, 0, nullptr, nullptr, 0};
 }
-constexpr Field discrete(const char* name, int choices) {
+FUGU_HD constexpr Field discrete(const char* name, int choices) {
   return {name, Field::kDiscrete, 'l', 0, {0, 0, 0}, 0, 0, nullptr, nullptr, choices};
 }
 
@@ -213,9 +217,9 @@ struct Param {
   int32_t Params::* whole = nullptr;
   double low, high;  // both allowed; refused outside, so that the environment need not look
 
-  constexpr Param(const char* name, float Params::* at, double low = -kInf, double high = kInf)
+  FUGU_HD constexpr Param(const char* name, float Params::* at, double low = -kInf, double high = kInf)
       : name(name), real(at), low(low), high(high) {}
-  constexpr Param(const char* name, int32_t Params::* at, double low = -2147483648.0, double high = 2147483647.0)
+  FUGU_HD constexpr Param(const char* name, int32_t Params::* at, double low = -2147483648.0, double high = 2147483647.0)
       : name(name), whole(at), low(low), high(high) {}
 };
 

@@ -20,9 +20,8 @@ struct CartPole {
   };
   using Action = int64_t;  // 0 left, 1 right
 
-  static constexpr float kBig = __builtin_huge_valf();
-  static constexpr float kHigh[4] = {4.8f, kBig, 0.41887903f, kBig};
-  static constexpr float kLow[4] = {-4.8f, -kBig, -0.41887903f, -kBig};
+  static constexpr float kHigh[4] = {4.8f, kInf, 0.41887903f, kInf};
+  static constexpr float kLow[4] = {-4.8f, -kInf, -0.41887903f, -kInf};
   static constexpr Field observation[] = {box("", kLow, kHigh)};
   static constexpr Field action[] = {discrete("", 2)};
 

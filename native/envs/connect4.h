@@ -102,8 +102,9 @@ struct Connect4 {
 
  private:
   FUGU_HD static bool four(uint64_t stones) {
+    const int ways[] = {1, 7, 6, 8};  // column, row, both diagonals
     bool found = false;
-    for (const int way : {1, 7, 6, 8}) {  // column, row, both diagonals
+    for (const int way : ways) {
       const uint64_t pairs = stones & (stones >> way);
       found |= (pairs & (pairs >> 2 * way)) != 0;
     }

@@ -14,7 +14,6 @@
 // 4 wall. Actions: 0 up, 1 right, 2 down, 3 left. Reward: 1 for food, -1 for death. Episodes end by death, one by one.
 #pragma once
 
-#include <cstring>
 
 #include "../env.h"
 

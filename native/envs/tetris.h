@@ -18,7 +18,6 @@
 // more, when the next piece collides where it appears, or when a piece is locked with a cell above the board.
 #pragma once
 
-#include <cstring>
 
 #include "../env.h"
 
