@@ -2,8 +2,9 @@
 
     python benchmarks/native.py --out benchmarks/results/native.json
 
-``cartpole`` is measured beside Gymnasium's numpy-vectorised CartPole and EnvPool's, contestants alternating; then every native
-environment with one thread. Needs the extra ``peers`` for EnvPool; without it, its rows are left out.
+``cartpole`` is measured beside Gymnasium's numpy-vectorised CartPole and EnvPool's, contestants alternating; then two threads beside
+one, where a step takes a few microseconds and where it takes more; then every native environment with one thread. Needs the extra
+``peers`` for EnvPool; without it, its rows are left out.
 """
 
 from __future__ import annotations
@@ -60,6 +61,26 @@ def cartpole(seconds: float, repeats: int) -> dict[str, Any]:
     }
 
 
+def threads(seconds: float, repeats: int) -> dict[str, Any]:
+    """Two threads beside one: what handing over costs shows where there is little to do."""
+    out = {}
+    for name, num_envs in (("cartpole", NUM_ENVS), ("cartpole", 16 * NUM_ENVS), ("acrobot", NUM_ENVS), ("breakout", NUM_ENVS)):
+        vecs = {label: fugu.vector.make(name, num_envs, num_workers=n) for label, n in (("1 thread", 1), ("2 threads", 2))}
+        contestants = {}
+        for label, vec in vecs.items():
+            actions = np.random.default_rng(0).integers(0, vec.action_space.n, (BATCHES, num_envs))
+            vec.reset(seed=0)
+            contestants[label] = stepping(vec, actions, num_envs)
+        results = alternate({key: lambda step=step: rate(step, seconds) for key, step in contestants.items()}, repeats)
+        out[f"{name}, {num_envs} envs"] = {
+            "steps_per_second": {key: result.summary() for key, result in results.items()},
+            "ratio": ratio(results, "2 threads", "1 thread"),
+        }
+        for vec in vecs.values():
+            vec.close()
+    return out
+
+
 def all_envs(seconds: float, repeats: int) -> dict[str, Any]:
     """Every native environment with one thread; agents' steps are counted as well, and what a world takes in memory."""
     vecs = {name: fugu.vector.make(name, NUM_ENVS, num_workers=1) for name in names()}
@@ -88,7 +109,7 @@ def all_envs(seconds: float, repeats: int) -> dict[str, Any]:
     return out
 
 
-def stepping(vec: Any, actions: Any) -> Callable[[], int]:
+def stepping(vec: Any, actions: Any, num_envs: int = NUM_ENVS) -> Callable[[], int]:
     """Takes one step of all environments; the number of them."""
     turn = 0
 
@@ -96,12 +117,12 @@ def stepping(vec: Any, actions: Any) -> Callable[[], int]:
         nonlocal turn
         vec.step(actions[turn % BATCHES])
         turn += 1
-        return NUM_ENVS
+        return num_envs
 
     return step
 
 
-CASES = {"cartpole": cartpole, "all_envs": all_envs}
+CASES = {"cartpole": cartpole, "threads": threads, "all_envs": all_envs}
 
 
 def main() -> None:
