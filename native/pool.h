@@ -33,9 +33,11 @@ struct Job {
   void work(size_t index, size_t threads) {
     const uint32_t round = round_.load(std::memory_order_acquire);
     const size_t first = index * chunks_ / threads, end = (index + 1) * chunks_ / threads;
-    for (size_t chunk = first; chunk < end; ++chunk) take(chunk, round);
-    for (size_t chunk = first; chunk-- > 0;) take(chunk, round);
-    for (size_t chunk = chunks_; chunk-- > end;) take(chunk, round);
+    uint32_t taken = 0;
+    for (size_t chunk = first; chunk < end; ++chunk) taken += take(chunk, round);
+    report(taken);
+    for (size_t chunk = first; chunk-- > 0;) report(take(chunk, round));
+    for (size_t chunk = chunks_; chunk-- > end;) report(take(chunk, round));
   }
 
   bool done() const { return done_.load(std::memory_order_acquire) == chunks_; }
@@ -48,13 +50,20 @@ struct Job {
     std::atomic<uint32_t> round{0};  // the last in which the chunk was taken
   };
 
-  void take(size_t chunk, uint32_t round) {
+  bool take(size_t chunk, uint32_t round) {
     uint32_t before = round - 1;
     std::atomic<uint32_t>& claim = claims_[chunk].round;
-    if (claim.load(std::memory_order_relaxed) != before) return;
-    if (!claim.compare_exchange_strong(before, round, std::memory_order_acq_rel)) return;
+    if (claim.load(std::memory_order_relaxed) != before) return false;
+    if (!claim.compare_exchange_strong(before, round, std::memory_order_acq_rel)) return false;
     run(chunk);
-    if (done_.fetch_add(1, std::memory_order_seq_cst) + 1 == chunks_ && parked_.load(std::memory_order_seq_cst)) futex_wake(done_);
+    return true;
+  }
+
+  // A round ends when all that were taken are reported, so whoever has taken some is in this round until then.
+  void report(uint32_t taken) {
+    if (taken == 0) return;
+    const uint32_t done = done_.fetch_add(taken, std::memory_order_seq_cst) + taken;
+    if (done == chunks_ && parked_.load(std::memory_order_seq_cst)) futex_wake(done_);
   }
 
   size_t chunks_ = 0;
