@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from fugu.cli.new import NATIVE
 from fugu.emulation.build import find_compiler, shipped_headers
 
 HEADERS = sorted(path.name for path in (shipped_headers() / "fugu" / "envs").glob("*.h") if path.name != "all.h")
@@ -70,6 +71,10 @@ def test_all_environments_can_be_stepped_but_not_drawn_on_the_gpu():
     int number = simulate_all(fugu::AllEnvironments{});
     """
     assert look_as_the_gpu_does(code) == ""
+
+
+def test_the_starter_needs_no_standard_library():
+    assert look_as_the_gpu_does(NATIVE.replace("#pragma once", "")) == ""
 
 
 def test_a_header_that_needs_the_standard_library_is_found_out():
