@@ -194,8 +194,8 @@ class Worlds {
     job.running = false;
   }
 
-  // Copies a group's actions in and gives the first agent whose action is outside its space, or kNone. Takes arrays that look like the
-  // one that was bound, as most do; of others (another type, not contiguous, a list) it says kOther and does nothing.
+  // Copies a group's actions in and gives the first agent whose action is outside its space, or kNone. Takes arrays that look like
+  // the one that was bound, as most do; of others (another type, not contiguous, a list) it says kOther and does nothing.
   int64_t take(size_t group, nb::handle actions) {
     fugu::Group& job = at(group);
     if (!bound_) throw nb::value_error("bind() first");

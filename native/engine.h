@@ -5,8 +5,8 @@
 // on it resets the world and writes its first row. A step of a range of worlds depends on nothing outside the range, so the
 // result is the same for any number of threads.
 //
-// An environment with lanes (env.h) is stepped a block of worlds at a time: first all of them by loops that the compiler turns into
-// vector instructions, then one by one those few that end or begin. Which instructions there are is asked at run time; the
+// An environment with lanes (env.h) is stepped a block of worlds at a time: first all of them by loops that the compiler turns
+// into vector instructions, then one by one those few that end or begin. Which instructions there are is asked at run time; the
 // arithmetic is the same to the bit, since nothing may be contracted or reordered (-ffp-contract=off, no -ffast-math).
 #pragma once
 
@@ -265,12 +265,14 @@ class Engine {
   }
 
 #ifdef FUGU_AVX2
-  FUGU_FOR_AVX2 void go_on_in_lanes_avx2(size_t low, size_t high, const Columns& out, LogSum* logs) { all_lanes(low, high, out, logs); }
+  FUGU_FOR_AVX2 void go_on_in_lanes_avx2(size_t low, size_t high, const Columns& out, LogSum* logs) {
+    all_lanes(low, high, out, logs);
+  }
 #endif
   void go_on_in_lanes(size_t low, size_t high, const Columns& out, LogSum* logs) { all_lanes(low, high, out, logs); }
 
   FUGU_INLINE void all_lanes(size_t low, size_t high, const Columns& out, LogSum* logs) {
-    for (size_t w = low, end; w < high; w = end) {  // to the end of the block that w is in, or of those whose statistics are one sum
+    for (size_t w = low, end; w < high; w = end) {  // to where the block ends that w is in, or those whose statistics are one sum
       const size_t block = w / kPerBlock * kPerBlock + kPerBlock, sum = low + ((w - low) / kBlock + 1) * kBlock;
       end = std::min({block, sum, high});
       some_lanes(w, end - w, out, logs[(w - low) / kBlock]);
@@ -396,7 +398,7 @@ class Engine {
 
   static bool valid(const Action& action) {
     if constexpr (std::is_integral_v<Action>) {
-      return static_cast<std::make_unsigned_t<Action>>(action) < static_cast<std::make_unsigned_t<Action>>(E::action[0].choices);
+      return action >= 0 && action < E::action[0].choices;
     } else {  // a struct of the leaves in their order, aligned as they are: see Layout
       const char *start = reinterpret_cast<const char*>(&action), *at = start;
       for (const Field& field : E::action) {

@@ -25,12 +25,12 @@
 // Lanes. An environment of one agent whose step is mere arithmetic says lanes = true. Its step is then
 //   step(state, params, actions, rewards) -> terminated
 // without rng: chance is for reset alone. The compiler turns the loop over worlds into vector instructions if step and observe
-// have no branches: select() instead of if and of ?: around computed values, | and & instead of || and &&, sin_cos() and wrap() of
-// this file, and whole numbers of 32 bits (cast an action to int first). One that does branch is right all the same, only slower.
+// have no branches: select() instead of if and ?:, | and & instead of || and &&, sin_cos() and wrap() of this file, and whole
+// numbers of 32 bits (cast an action to int first). One that does branch is right all the same, only slower.
 // A world whose episode is over may be stepped once more, with what comes of it thrown away: that must do no harm.
 //
-// A compiler for the GPU (NVRTC, which has no standard library) sees everything but the pictures: keep what draws, and the include
-// of canvas.h, between #ifndef __CUDACC_RTC__ and #endif, and call memcpy, sqrtf, floorf without std::.
+// A compiler for the GPU (NVRTC, which has no standard library) sees everything but the pictures: keep what draws, and the
+// include of canvas.h, between #ifndef __CUDACC_RTC__ and #endif, and call memcpy, sqrtf, floorf without std::.
 #pragma once
 
 #ifdef __CUDACC_RTC__
@@ -118,7 +118,7 @@ FUGU_HD inline void sin_cos(float x, float& sine, float& cosine) {
   const float r2 = r * r;
   const float s = r + r * r2 * (-1.6666654611e-1f + r2 * (8.3321608736e-3f + r2 * -1.9515295891e-4f));
   const float c = 1.0f - 0.5f * r2 + r2 * r2 * (4.166664568298827e-2f + r2 * (-1.388731625493765e-3f + r2 * 2.443315711809948e-5f));
-  const uint32_t q = static_cast<uint32_t>(quarter), swap = (bits_of(s) ^ bits_of(c)) & (0u - (q & 1u));  // odd: one for the other
+  const uint32_t q = static_cast<uint32_t>(quarter), swap = (bits_of(s) ^ bits_of(c)) & (0u - (q & 1u));  // where q is odd
   sine = of_bits(bits_of(s) ^ swap ^ ((q & 2u) << 30));
   cosine = of_bits(bits_of(c) ^ swap ^ (((q + 1u) & 2u) << 30));
 }

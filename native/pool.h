@@ -1,6 +1,6 @@
-// Persistent threads that share out the chunks of a job. Each has chunks of its own, the same every time, so that what they work on
-// stays in its core's cache; whoever is done with those takes what is left of the others'. The caller of finish() is one of them, so
-// a job needs no thread but the caller's. Nothing is allocated when a job starts. Idle threads spin briefly, then sleep.
+// Persistent threads that share out the chunks of a job. Each has chunks of its own, the same every time, so that what they work
+// on stays in its core's cache; whoever is done with those takes what is left of the others'. The caller of finish() is one of
+// them, so a job needs no thread but the caller's. Nothing is allocated when a job starts. Idle threads spin briefly, then sleep.
 #pragma once
 
 #include <array>
@@ -28,8 +28,8 @@ struct Job {
     round_.store(round_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
 
-  // Works as thread `index` of `threads` until no chunk is left to be taken: its own from the first on, then those of the others from
-  // the last on, where they will come to last. A thread that comes late, when another round has begun, finds nothing to take.
+  // Works as thread `index` of `threads` until no chunk is left to be taken: its own from the first on, then those of the others
+  // from the last on, where they will come to last. A thread that comes late, when another round has begun, finds nothing to take.
   void work(size_t index, size_t threads) {
     const uint32_t round = round_.load(std::memory_order_acquire);
     const size_t first = index * chunks_ / threads, end = (index + 1) * chunks_ / threads;

@@ -41,7 +41,8 @@ struct MountainCar {
   FUGU_HD static bool step(State& s, const Params& p, const Action* action, float* reward) {
     float sine, slope;
     sin_cos(3.0f * s.position, sine, slope);
-    s.velocity = clamp(s.velocity + static_cast<float>(static_cast<int>(action[0]) - 1) * p.force - slope * p.gravity, -0.07f, 0.07f);
+    const float push = static_cast<float>(static_cast<int>(action[0]) - 1) * p.force;
+    s.velocity = clamp(s.velocity + push - slope * p.gravity, -0.07f, 0.07f);
     const float moved = s.position + s.velocity;
     s.position = clamp(moved, -1.2f, 0.6f);
     s.velocity = select((moved <= -1.2f) & (s.velocity < 0), 0.0f, s.velocity);  // the wall on the left stops it
