@@ -68,7 +68,7 @@ namespace fugu {
 // machine, and no draw depends on what other environments do.
 struct Rng {
   uint64_t key;
-  uint32_t draws;
+  uint64_t draws;  // as wide as the key: no gap whose bytes would be anything
 
   FUGU_HD static uint64_t mix(uint64_t x) {  // the finaliser of SplitMix64: every input bit reaches every output bit
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
