@@ -2,8 +2,9 @@
 
     python benchmarks/native.py --out benchmarks/results/native.json
 
-``cartpole`` is measured beside Gymnasium's numpy-vectorised CartPole and EnvPool's, contestants alternating; then every native
-environment with one thread. Needs the extra ``peers`` for EnvPool; without it, its rows are left out.
+``cartpole`` is measured beside Gymnasium's numpy-vectorised CartPole and EnvPool's, contestants alternating; then two threads beside
+one, where a step takes a few microseconds and where it takes more; then every native environment with one thread. Needs the extra
+``peers`` for EnvPool; without it, its rows are left out.
 """
 
 from __future__ import annotations
@@ -63,6 +64,26 @@ def cartpole(seconds: float, repeats: int) -> dict[str, Any]:
     }
 
 
+def threads(seconds: float, repeats: int) -> dict[str, Any]:
+    """Two threads beside one: what handing over costs shows where there is little to do."""
+    out = {}
+    for name, num_envs in (("cartpole", NUM_ENVS), ("cartpole", 16 * NUM_ENVS), ("acrobot", NUM_ENVS), ("breakout", NUM_ENVS)):
+        vecs = {label: fugu.vector.make(name, num_envs, num_workers=n) for label, n in (("1 thread", 1), ("2 threads", 2))}
+        contestants = {}
+        for label, vec in vecs.items():
+            actions = np.random.default_rng(0).integers(0, vec.action_space.n, (BATCHES, num_envs))
+            vec.reset(seed=0)
+            contestants[label] = stepping(vec, actions, num_envs)
+        results = rates(contestants, seconds, repeats)
+        out[f"{name}, {num_envs} envs"] = {
+            "steps_per_second": summaries(results),
+            "ratio": ratios(results, [("2 threads", "1 thread")]),
+        }
+        for vec in vecs.values():
+            vec.close()
+    return out
+
+
 def all_envs(seconds: float, repeats: int) -> dict[str, Any]:
     """Every native environment with one thread; agents' steps are counted as well, and what a world takes in memory."""
     vecs = {name: fugu.vector.make(name, NUM_ENVS, num_workers=1) for name in names()}
@@ -91,7 +112,7 @@ def all_envs(seconds: float, repeats: int) -> dict[str, Any]:
     return out
 
 
-CASES = {"cartpole": cartpole, "all_envs": all_envs}
+CASES = {"cartpole": cartpole, "threads": threads, "all_envs": all_envs}
 
 if __name__ == "__main__":
     main("native", __doc__, CASES, seconds=1.0, repeats=7)

@@ -139,8 +139,7 @@ class VecEnv:
         if self._received is None:
             raise CallOrderError("send() before recv(): there is no batch that waits for actions")
         group = self._received
-        self._buffers.write_action(self._groups[group], action)
-        self._runner.check_actions(group)
+        self._runner.take_actions(group, action)
         self._slot[group] ^= 1
         self._received = None
         self._start(group, STEP)
