@@ -105,6 +105,7 @@ sys.stdin.readline()
 for update in range(20):
     dash.update({"steps": update})
     time.sleep(0.005)
+print("what others print then is safe too", flush=True)
 dash.close()
 sys.stderr.write("went on")
 """
