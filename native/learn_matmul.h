@@ -1,0 +1,96 @@
+// Matrix products for tiles of rows that stay in cache. Included by learn.h after learn_vector.h.
+//
+// A block of kBlock rows and one panel of kPanel columns is summed in registers over the whole depth. What the sum starts from and
+// what becomes of it are given by the caller, so that biases, activations and their derivatives cost no pass of their own.
+
+constexpr int kBlock = 6;  // 6 x 2 accumulators, 2 columns and 1 broadcast: 15 of the 16 registers of AVX2
+constexpr int kPanel = 2 * kLanes;
+
+FUGU_INLINE int64_t panels(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
+FUGU_INLINE int64_t padded(int64_t columns) { return panels(columns) * kPanel; }
+
+// A distance between rows at which the rows of a tile do not compete for the same few sets of the cache.
+FUGU_INLINE int64_t spread(int64_t columns) { return padded(columns) + 16; }
+
+struct Left {  // element (row, k)
+  const float* at;
+  int64_t row_step, k_step;
+};
+
+struct Right {  // kPanel elements at (k, panel)
+  const float* at;
+  int64_t k_step, panel_step;
+};
+
+template <int kRows, typename Start, typename Finish>
+FUGU_INLINE void block(const Left& left, const float* right, int64_t k_step, int64_t row, int64_t column, int64_t depth,
+                       const Start& start, const Finish& finish) {
+  Floats sum[kRows][2];
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+    sum[i][0] = start(row + i, column);
+    sum[i][1] = start(row + i, column + kLanes);
+  }
+  const float* a = left.at + row * left.row_step;
+  for (int64_t k = 0; k < depth; ++k, a += left.k_step, right += k_step) {
+    const Floats b0 = load(right), b1 = load(right + kLanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const Floats factor = all(a[i * left.row_step]);
+      sum[i][0] = fma(factor, b0, sum[i][0]);
+      sum[i][1] = fma(factor, b1, sum[i][1]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+    finish(row + i, column, sum[i][0]);
+    finish(row + i, column + kLanes, sum[i][1]);
+  }
+}
+
+// finish(row, column, start(row, column) + (left right)[row, column...]) for all rows and the columns of `count` panels.
+template <typename Start, typename Finish>
+FUGU_INLINE void product(const Left& left, const Right& right, int64_t rows, int64_t count, int64_t depth, const Start& start,
+                         const Finish& finish) {
+  for (int64_t panel = 0; panel < count; ++panel) {
+    const float* b = right.at + panel * right.panel_step;
+    const int64_t column = panel * kPanel;
+    int64_t row = 0;
+    for (; row + kBlock <= rows; row += kBlock) block<kBlock>(left, b, right.k_step, row, column, depth, start, finish);
+    switch (rows - row) {
+      case 5: block<5>(left, b, right.k_step, row, column, depth, start, finish); break;
+      case 4: block<4>(left, b, right.k_step, row, column, depth, start, finish); break;
+      case 3: block<3>(left, b, right.k_step, row, column, depth, start, finish); break;
+      case 2: block<2>(left, b, right.k_step, row, column, depth, start, finish); break;
+      case 1: block<1>(left, b, right.k_step, row, column, depth, start, finish); break;
+      default: break;
+    }
+  }
+}
+
+// sum[i, j] += left[:, i]^T right[:, j] over `rows` rows: the gradient of a weight, transposed. `right` is padded to whole panels.
+static void add_transposed_product(const float* left, int64_t left_step, int64_t left_columns, const float* right, int64_t right_step,
+                                   int64_t right_columns, int64_t rows, float* sum) {
+  const int64_t step = padded(right_columns);
+  product({left, 1, left_step}, {right, right_step, kPanel}, left_columns, panels(right_columns), rows,
+          [&](int64_t row, int64_t column) { return load(sum + row * step + column); },
+          [&](int64_t row, int64_t column, Floats v) { store(sum + row * step + column, v); });
+}
+
+// sum[j] += the sum of column j over `rows` rows.
+static void add_columns(const float* from, int64_t step, int64_t columns, int64_t rows, float* sum) {
+  for (int64_t column = 0; column < padded(columns); column += kLanes) {
+    Floats total = load(sum + column);
+    for (int64_t row = 0; row < rows; ++row) total += load(from + row * step + column);
+    store(sum + column, total);
+  }
+}
+
+// Panel `panel` of a [depth, columns] matrix, element (k, column) at from[k * k_step + column * column_step], zeros beyond.
+static void pack(const float* from, int64_t k_step, int64_t column_step, int64_t depth, int64_t columns, int64_t panel, float* to) {
+  const int64_t low = panel * kPanel, width = columns - low < kPanel ? columns - low : kPanel;
+  for (int64_t k = 0; k < depth; ++k, to += kPanel) {
+    for (int64_t j = 0; j < width; ++j) to[j] = from[k * k_step + (low + j) * column_step];
+    for (int64_t j = width; j < kPanel; ++j) to[j] = 0;
+  }
+}
