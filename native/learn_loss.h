@@ -99,7 +99,7 @@ static void ppo_rows(const PpoLoss& m, int64_t low, int64_t high, double* sums, 
       const Floats moved = value - old_value;
       const Floats near = old_value + clamp(moved, -m.value_clip, m.value_clip) - value_target;
       const Ints inside = moved >= -m.value_clip && moved <= m.value_clip;
-      const Ints farther = near * near > square;
+      const Ints farther = !(near * near <= square);  // NaN too
       square = farther ? near * near : square;
       value_slope = farther ? (inside ? near : Floats{}) : value_slope;
     }

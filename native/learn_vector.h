@@ -16,7 +16,8 @@ FUGU_INLINE Floats load(const float* from) {
 
 FUGU_INLINE void store(float* to, Floats v) { __builtin_memcpy(to, &v, sizeof v); }
 
-FUGU_INLINE Floats all(float value) { return Floats{} + value; }
+// Minus zero, which the compiler may leave out; plus zero it may not, because of -0.
+FUGU_INLINE Floats all(float value) { return value - Floats{}; }
 
 // a * b + c, rounded once where the processor can; the build forbids the compiler to do that by itself.
 FUGU_INLINE Floats fma(Floats a, Floats b, Floats c) {

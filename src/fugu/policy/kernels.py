@@ -34,7 +34,9 @@ def mlp(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activati
     "none" makes the last layer a linear head.
     """
     activations = [activation] * (len(weights) - 1) + [last or activation]
-    known = all(name in ACTIVATIONS for name in activations) and 1 <= len(weights) <= MAX_LAYERS and "none" not in activations[:-1]
+    known = (
+        all(name in ACTIVATIONS for name in activations) and 1 <= len(weights) <= MAX_LAYERS and "none" not in activations[:-1]
+    )
     if not (known and _can_use_native(x, *weights, *biases)):
         return mlp_reference(x, weights, biases, activation, last=last)
     numbers = [ACTIVATIONS[name] for name in activations]
@@ -63,9 +65,7 @@ class _Mlp(torch.autograd.Function):
         x, parameters = x.contiguous(), tuple(p.contiguous() for p in parameters)
         hidden = [x.new_empty(x.shape[0], weight.shape[0]) for weight in parameters[:layers]]
         arrays = _arrays(parameters)
-        native.mlp_forward(
-            _array(x), arrays[:layers], arrays[layers:], _arrays(hidden), activations, torch.get_num_threads()
-        )
+        native.mlp_forward(_array(x), arrays[:layers], arrays[layers:], _arrays(hidden), activations, torch.get_num_threads())
         ctx.activations = activations
         ctx.save_for_backward(x, *parameters, *hidden)
         return hidden[-1]
@@ -96,9 +96,7 @@ class _Mlp(torch.autograd.Function):
 # LSTM ------------------------------------------------------------------------------------------------------------------------------
 
 
-def lstm(
-    x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, state: Tensor, first: Tensor
-) -> tuple[Tensor, Tensor]:
+def lstm(x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
     """``x`` [batch, time, inputs] -> ``h`` [batch, time, hidden] and the state after the last step [batch, 2 hidden].
 
     ``weight_ih`` [4 hidden, inputs], ``weight_hh`` [4 hidden, hidden] and ``bias`` [4 hidden] (the sum of torch's two) have torch's
@@ -179,9 +177,7 @@ def sample_categorical(logits: Tensor, uniform: Tensor, action_mask: Tensor | No
 
 
 @torch.no_grad()
-def sample_categorical_reference(
-    logits: Tensor, uniform: Tensor, action_mask: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def sample_categorical_reference(logits: Tensor, uniform: Tensor, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     logits = _masked(logits, action_mask)
     weight = torch.exp(logits - logits.amax(-1, keepdim=True))
     reached = weight.cumsum(-1)
@@ -226,9 +222,7 @@ def ppo_loss_categorical(
     columns = (logits, value, old_logprob, advantage, old_value, value_target, weight)
     settings = {"clip": clip, "value_clip": value_clip, "value_coef": value_coef, "entropy_coef": entropy_coef}
     if not _can_use_native(*columns):
-        return ppo_loss_categorical_reference(
-            logits, value, action, *columns[2:], action_mask=action_mask, **settings
-        )
+        return ppo_loss_categorical_reference(logits, value, action, *columns[2:], action_mask=action_mask, **settings)
     loss, stats = _PpoLossCategorical.apply(logits, value, action, *columns[2:], action_mask, *settings.values())
     return loss, dict(zip(STATS, stats.unbind(), strict=True))
 
