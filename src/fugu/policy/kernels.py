@@ -219,11 +219,21 @@ def ppo_loss_categorical(
     kl = sum(weight * (ratio - 1 - log ratio)), clip_fraction = sum(weight * (|ratio - 1| > clip)), ratio = sum(weight * ratio).
     The loss has gradients for ``logits`` and ``value``.
     """
-    columns = (logits, value, old_logprob, advantage, old_value, value_target, weight)
-    settings = {"clip": clip, "value_clip": value_clip, "value_coef": value_coef, "entropy_coef": entropy_coef}
-    if not _can_use_native(*columns):
-        return ppo_loss_categorical_reference(logits, value, action, *columns[2:], action_mask=action_mask, **settings)
-    loss, stats = _PpoLossCategorical.apply(logits, value, action, *columns[2:], action_mask, *settings.values())
+    columns = (old_logprob, advantage, old_value, value_target, weight)
+    if not _can_use_native(logits, value, *columns):
+        return ppo_loss_categorical_reference(
+            logits,
+            value,
+            action,
+            *columns,
+            clip=clip,
+            value_clip=value_clip,
+            value_coef=value_coef,
+            entropy_coef=entropy_coef,
+            action_mask=action_mask,
+        )
+    settings = (clip, value_clip, value_coef, entropy_coef)
+    loss, stats = _PpoLossCategorical.apply(logits, value, action, *columns, action_mask, *settings)
     return loss, dict(zip(STATS, stats.unbind(), strict=True))
 
 
