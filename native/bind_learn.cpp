@@ -6,6 +6,11 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#ifdef __linux__
+#include <malloc.h>
+#endif
+
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -179,6 +184,15 @@ std::array<double, 6> bound_ppo_loss(const In& logits, const In& value, const Ch
   return ppo_loss(m, kernels, threads);
 }
 
+// By default glibc gives large blocks back to the system as soon as they are freed and gets them anew, page by page and zeroed.
+bool keep_freed_memory() {
+#ifdef __GLIBC__
+  return mallopt(M_MMAP_MAX, 0) == 1 && mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max()) == 1;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 void bind_learn(nb::module_& m) {
@@ -201,4 +215,5 @@ void bind_learn(nb::module_& m) {
         "old_logprob"_a.noconvert(), "advantage"_a.noconvert(), "old_value"_a.noconvert(), "value_target"_a.noconvert(),
         "weight"_a.noconvert(), "mask"_a.noconvert().none(), "clip"_a, "value_clip"_a, "value_coef"_a, "entropy_coef"_a,
         "grad_logits"_a.noconvert(), "grad_value"_a.noconvert(), "threads"_a, "set"_a = "best");
+  m.def("keep_freed_memory", &keep_freed_memory, "Let malloc keep what is freed for the next request; False: not possible here.");
 }

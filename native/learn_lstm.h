@@ -84,7 +84,7 @@ static void lstm_forward(const Lstm& m, const float* packed, int64_t low, int64_
       }
       copy(input + r * input_step + unit, m.x + at * m.inputs, m.inputs);
     }
-    product({input, input_step, 1}, {packed + size.gates, kPanel, size.depth * kPanel}, rows, panels(size.gates), size.depth,
+    product({input, input_step, 1}, {packed + size.gates, kPanel, size.depth * kPanel}, rows, size.gates, size.depth,
             [&](int64_t, int64_t column) { return load(packed + column); },
             [&](int64_t row, int64_t column, Floats v) { store(gates + row * gate_step + column, v); });
     for (int64_t r = 0; r < rows; ++r) {
@@ -145,7 +145,7 @@ static void lstm_backward(const Lstm& m, const float* packed, int64_t low, int64
   float* grad_gates = grad_input + kSequences * input_step;
   float* grad_cell = grad_gates + kSequences * gate_step;
   const float* weight = packed + size.gates * (1 + size.depth);
-  const int64_t wanted = panels(m.grad_x ? size.depth : unit);
+  const int64_t wanted = m.grad_x ? size.depth : unit;
   clear(input, 2 * kSequences * input_step);
   clear(grad_cell, kSequences * unit);
   for (int64_t r = 0; r < rows; ++r) {

@@ -42,7 +42,7 @@ static int64_t mlp_forward_floats(const Mlp& m) { return 2 * kTile * m.widest; }
 template <Activation kActivation>
 static void mlp_layer(const float* input, int64_t in, int64_t out, const float* packed, int64_t rows, float* output) {
   const float* bias = packed;
-  product({input, in, 1}, {packed + padded(out), kPanel, in * kPanel}, rows, panels(out), in,
+  product({input, in, 1}, {packed + padded(out), kPanel, in * kPanel}, rows, out, in,
           [&](int64_t, int64_t column) { return load(bias + column); },
           [&](int64_t row, int64_t column, Floats v) {
             store_some(output + row * out + column, activate(kActivation, v), out - column);
@@ -82,7 +82,7 @@ static int64_t mlp_backward_floats(const Mlp& m) { return 2 * kTile * spread(m.w
 template <Activation kActivation>
 static void mlp_through(const float* delta, int64_t delta_step, int64_t out, const float* weight, int64_t in, int64_t rows,
                         const float* h, float* gradient, int64_t step, bool pad) {
-  product({delta, delta_step, 1}, {weight, kPanel, out * kPanel}, rows, panels(in), out,
+  product({delta, delta_step, 1}, {weight, kPanel, out * kPanel}, rows, in, out,
           [](int64_t, int64_t) { return Floats{}; },
           [&](int64_t row, int64_t column, Floats v) {
             if (kActivation != Activation::kNone) v *= slope(kActivation, load_some(h + row * in + column, in - column));

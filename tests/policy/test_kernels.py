@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
 from functools import partial
 from types import SimpleNamespace
 
@@ -359,6 +361,21 @@ def test_a_forked_child_computes_without_its_parents_threads():
         native.mlp_forward(x, [weight], [bias], [again], [1], 2)
         os._exit(0 if (out == again).all() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_kept_memory_is_not_fetched_from_the_system_again():
+    script = (
+        "import resource, torch\n"
+        "from fugu.policy.kernels import keep_freed_memory\n"
+        "assert keep_freed_memory()\n"
+        "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "for _ in range(20): torch.zeros(10_000_000)\n"
+        "before = faults()\n"
+        "for _ in range(5): torch.zeros(10_000_000)\n"
+        "print(faults() - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1000  # of 5 times 9,766 pages
 
 
 def test_wrong_shapes_are_refused_before_anything_is_touched():

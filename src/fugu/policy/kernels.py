@@ -319,6 +319,18 @@ class _PpoLossCategorical(torch.autograd.Function):
         return grad_logits * grad_loss, grad_value * grad_loss, *[None] * 11
 
 
+# Memory ----------------------------------------------------------------------------------------------------------------------------
+
+
+def keep_freed_memory() -> bool:
+    """From now on this process keeps freed memory for its next requests instead of giving it back to the system.
+
+    Activations and gradients of a minibatch are tens of megabytes, allocated and freed at every update; fetching their pages anew
+    costs up to as much as computing what they hold. For a process that trains: it grows to a few times what it needs at once, and never shrinks. False: not possible here.
+    """
+    return native is not None and native.keep_freed_memory()
+
+
 # Which way, and how tensors cross --------------------------------------------------------------------------------------------------
 
 
