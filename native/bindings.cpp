@@ -15,6 +15,7 @@ using namespace nb::literals;
 
 void bind_advantage(nb::module_&);
 void bind_engine(nb::module_&);
+void bind_learn(nb::module_&);
 
 namespace {
 
@@ -149,5 +150,6 @@ NB_MODULE(_native, m) {
 
   bind_advantage(m);
   bind_engine(m);
+  bind_learn(m);
   m.def("exit_with", &exit_with, "pidfd"_a, "End this process when the process behind pidfd ends.");
 }
