@@ -80,19 +80,19 @@ def test_policy_and_value_share_nothing_when_told_so() -> None:
     first = torch.zeros(3, dtype=torch.bool)
     policy(random_rows(policy, 3), None, first).value.sum().backward()
     touched = {
-        name.split(".")[1] for name, weight in policy.named_parameters() if weight.grad is not None and weight.grad.any()
+        name.removeprefix("net.").removesuffix(".weight").removesuffix(".bias").split(".layers")[0] for name, weight in policy.named_parameters() if weight.grad is not None and weight.grad.any()
     }
-    assert touched == {"value_trunk", "value_head"}
+    assert touched == {"value_trunk", "heads.1"}
 
 
 def test_weights_start_orthogonal() -> None:
     net = make_policy(VECTOR, gs.Discrete(3), PolicyConfig(hidden=(32, 32)), seed=0).net
-    square = net.trunk[2].weight
+    square = net.trunk.layers[1].weight
     torch.testing.assert_close(square @ square.T, 2 * torch.eye(32), rtol=0, atol=1e-4)
-    head = net.policy_head.weight
+    head = net.heads[0].weight[:3]  # the last row is the value's
     torch.testing.assert_close(head @ head.T, 1e-4 * torch.eye(3), rtol=0, atol=1e-8)
-    assert float(net.value_head.weight.detach().norm()) == pytest.approx(1, abs=1e-4)
-    assert not any(layer.bias.any() for layer in (net.trunk[0], net.trunk[2], net.policy_head, net.value_head))
+    assert float(net.heads[0].weight[3].detach().norm()) == pytest.approx(1, abs=1e-4)
+    assert not any(layer.bias.any() for layer in (*net.trunk.layers, *net.heads))
 
 
 @pytest.mark.parametrize("std", ["free", "state"])
@@ -109,8 +109,8 @@ def test_the_seed_decides_the_weights_and_nothing_else_changes() -> None:
     before = torch.get_rng_state()
     one, two, other = (make_policy(VECTOR, gs.Discrete(2), seed=seed) for seed in (1, 1, 2))
     assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(one.net.trunk[0].weight, two.net.trunk[0].weight)
-    assert not torch.equal(one.net.trunk[0].weight, other.net.trunk[0].weight)
+    assert torch.equal(one.net.trunk.layers[0].weight, two.net.trunk.layers[0].weight)
+    assert not torch.equal(one.net.trunk.layers[0].weight, other.net.trunk.layers[0].weight)
 
 
 def test_observations_are_normalised_by_what_was_observed() -> None:

@@ -184,7 +184,7 @@ def test_muon_takes_hidden_matrices_and_adam_the_rest():
     optimizer: Optimizer = trainer.optimizer
     names = {id(p): n for n, p in trainer.algorithm.modules["policy"].named_parameters()}
     muon = [names[id(p)] for group in optimizer.parts["muon"].param_groups for p in group["params"]]
-    assert muon == ["net.trunk.0.weight"]
+    assert muon == ["net.trunk.layers.0.weight"]
     assert sum(len(part.param_groups[0]["params"]) for part in optimizer.parts.values()) == len(names)
 
 

@@ -6,10 +6,14 @@ what masked rows hold, be it NaN, reaches neither the loss nor a gradient.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from fugu.policy.distribution import Distribution
+from fugu.policy.kernels import can_use_native, ppo_loss_categorical
 
 
 class Loss(NamedTuple):
@@ -30,20 +34,51 @@ def row_weight(mask: Tensor) -> Tensor:
 
 
 def ppo_loss(
-    logprob: Tensor,
-    entropy: Tensor,
+    distribution: Distribution,
+    params: Tensor,
     value: Tensor,
     *,
+    action: Tensor,
+    action_mask: Tensor | None = None,
     old_logprob: Tensor,
     old_value: Tensor,
     advantage: Tensor,
     value_target: Tensor,
     weight: Tensor,
     clip: float,
-    value_clip: float | None,
+    value_clip: float = math.inf,
     value_coef: float,
     entropy_coef: float,
 ) -> Loss:
+    """``params [rows, size]`` of ``distribution`` and ``value`` are what the network says now; gradients flow to both.
+
+    For one categorical choice on a CPU a native kernel computes loss and gradients in one pass (``policy/kernels.py``).
+    """
+    settings = {"clip": clip, "value_clip": value_clip, "value_coef": value_coef, "entropy_coef": entropy_coef}
+    columns = (old_logprob, advantage, old_value, value_target, weight)
+    if distribution.heads == distribution.dims == 1 and can_use_native(params, value, *columns):
+        total, sums = ppo_loss_categorical(params, value, action[:, 0], *columns, action_mask=action_mask, **settings)
+        return Loss(total, *(sums[name] for name in ("policy", "value", "entropy", "kl", "clip_fraction")))
+    logprob, entropy = distribution.evaluate(params, action, action_mask)
+    return ppo_loss_of(logprob, entropy, value, *columns, **settings)
+
+
+def ppo_loss_of(
+    logprob: Tensor,
+    entropy: Tensor,
+    value: Tensor,
+    old_logprob: Tensor,
+    advantage: Tensor,
+    old_value: Tensor,
+    value_target: Tensor,
+    weight: Tensor,
+    *,
+    clip: float,
+    value_clip: float,
+    value_coef: float,
+    entropy_coef: float,
+) -> Loss:
+    """What ``ppo_loss`` means."""
     counts = weight > 0
     zero = logprob.new_zeros(())
     logratio = torch.where(counts, logprob - old_logprob, zero)
@@ -51,9 +86,8 @@ def ppo_loss(
     advantage = torch.where(counts, advantage, zero)
     clipped = ratio.clamp(1 - clip, 1 + clip)
     policy = -(weight * torch.minimum(ratio * advantage, clipped * advantage)).sum()
-    error = torch.where(counts, value - value_target, zero)
-    squared = error.square()
-    if value_clip is not None:
+    squared = torch.where(counts, value - value_target, zero).square()
+    if value_clip < math.inf:
         near = old_value + (value - old_value).clamp(-value_clip, value_clip)
         squared = torch.maximum(squared, torch.where(counts, near - value_target, zero).square())
     value_loss = 0.5 * (weight * squared).sum()
@@ -62,7 +96,7 @@ def ppo_loss(
     with torch.no_grad():
         kl = (weight * (ratio - 1 - logratio)).sum()
         clip_fraction = (weight * ((ratio - 1).abs() > clip)).sum()
-    return Loss(total, policy.detach(), value_loss.detach(), mean_entropy.detach(), kl, clip_fraction)
+    return Loss(total, policy, value_loss, mean_entropy, kl, clip_fraction)
 
 
 def explained_variance(value: Tensor, target: Tensor, mask: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ V-trace the advantage is computed there again, with the ratios and values of tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -45,8 +46,7 @@ class PPO:
             action = distribution.mode(out.params, action_mask)
             columns = {"action": action}
         else:
-            action = distribution.sample(out.params, action_mask, self.generator)
-            logprob = distribution.logprob(out.params, action, action_mask)
+            action, logprob = distribution.sample_with_logprob(out.params, action_mask, self.generator)
             value = out.value if self.value_scale is None else self.value_scale.real(out.value)
             columns = {"action": action, "logprob": logprob, "value": value}
         return Act(distribution.to_env(action).cpu().numpy(), out.state, columns)
@@ -78,12 +78,11 @@ class PPO:
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         c = self.config
         out = self.policy(batch["obs"], batch.get("state"), batch["first"])
-        logprob, entropy = self.policy.distribution.evaluate(out.params, batch["action"], batch.get("action_mask"))
-        advantage, target = batch["advantage"], batch["value_target"]
+        advantage, target, old_value = batch["advantage"], batch["value_target"], batch["value"]
         if c.vtrace:
             with torch.no_grad():
+                logprob = self.policy.distribution.logprob(out.params, batch["action"], batch.get("action_mask"))
                 advantage, target = self._fresh_advantage(batch, logprob, out.value)
-        old_value, value = batch["value"], out.value
         if self.value_scale is not None:
             target, old_value = self.value_scale.scaled(target), self.value_scale.scaled(old_value)
         weight = row_weight(batch["mask"])
@@ -91,29 +90,24 @@ class PPO:
             advantage = normalized(advantage, weight)
         if "importance" in batch:
             advantage = advantage * batch["importance"][:, None]
+        mask = batch.get("action_mask")
         loss = ppo_loss(
-            logprob.flatten(),
-            entropy.flatten(),
-            value.flatten(),
+            self.policy.distribution,
+            out.params.flatten(0, 1),
+            out.value.flatten(),
+            action=batch["action"].flatten(0, 1),
+            action_mask=None if mask is None else mask.flatten(0, 1),
             old_logprob=batch["logprob"].flatten(),
             old_value=old_value.flatten(),
             advantage=advantage.flatten(),
             value_target=target.flatten(),
             weight=weight.flatten(),
             clip=c.clip,
-            value_clip=c.value_clip,
+            value_clip=math.inf if c.value_clip is None else c.value_clip,
             value_coef=c.value_coef,
             entropy_coef=self.entropy_coef,
         )
-        metrics = {
-            "loss/total": loss.total.detach(),
-            "loss/policy": loss.policy,
-            "loss/value": loss.value,
-            "loss/entropy": loss.entropy,
-            "loss/kl": loss.kl,
-            "loss/clip_fraction": loss.clip_fraction,
-        }
-        return loss.total, metrics
+        return loss.total, {f"loss/{name}": value.detach() for name, value in loss._asdict().items()}
 
     def _fresh_advantage(self, batch: Batch, logprob: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Advantage and value target of these segments under the policy as it is now.

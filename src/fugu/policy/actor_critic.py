@@ -81,22 +81,33 @@ class ActorCritic(nn.Module):
         return self._step(obs, state, first) if first.dim() == 1 else self._sequence(obs, state, first)
 
     def _step(self, obs: Tensor, state: Tensor | None, first: Tensor) -> Output:
-        hidden = self.net.encode(self._structured(obs))  # [B, hidden_size]
-        if self.core is not None:
-            hidden, state = self.core.step(hidden, state, first)
-        params, value = self.net.decode(hidden)
+        if self.core is None:
+            params, value = self._whole(obs)
+        else:
+            hidden, state = self.core.step(self.net.encode(self._structured(obs)), state, first)
+            params, value = self.net.decode(hidden)
         return Output(params, value.reshape(first.shape), state)
 
     def _sequence(self, obs: Tensor, state: Tensor | None, first: Tensor) -> Output:
         if self.core is None:
-            params, value = self.net.decode(self.net.encode(self._structured(obs.flatten(0, 1))))
+            params, value = self._whole(obs.flatten(0, 1))
             return Output(params.unflatten(0, first.shape), value.reshape(first.shape), state)
-        # a core goes row by row, so rows of one time lie together from here on; its transposing back costs nothing then
+        if self.core.takes_segments(obs.device):
+            hidden = self.net.encode(self._structured(obs.flatten(0, 1))).unflatten(0, first.shape)
+            out, state = self.core.sequence(hidden, state, first)
+            params, value = self.net.decode(out.flatten(0, 1))
+            return Output(params.unflatten(0, first.shape), value.reshape(first.shape), state)
+        # this core goes row by row, so rows of one time lie together from here on; its transposing back costs nothing then
         times = first.t().shape
         hidden = self.net.encode(self._structured(obs.transpose(0, 1).flatten(0, 1))).unflatten(0, times)  # [T, B, hidden_size]
         out, state = self.core.sequence(hidden.transpose(0, 1), state, first)
         params, value = self.net.decode(out.transpose(0, 1).flatten(0, 1))
         return Output(params.unflatten(0, times).transpose(0, 1), value.reshape(times).t(), state)
+
+    def _whole(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Parameters and values of ``rows [N, *row]`` without a core between encoder and heads."""
+        obs = self._structured(rows)
+        return self.net.whole(obs) if hasattr(self.net, "whole") else self.net.decode(self.net.encode(obs))
 
     @torch.no_grad()
     def observe(self, obs: Tensor, mask: Tensor | None = None) -> None:

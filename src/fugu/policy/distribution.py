@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from fugu.errors import SpaceError
 from fugu.policy.config import LOG_STD_RANGE
 from fugu.policy.env_action import EnvAction
+from fugu.policy.kernels import can_use_native, sample_categorical
 from fugu.spaces import Layout
 
 _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
@@ -83,6 +84,17 @@ class Distribution(nn.Module):
             noise = torch.empty_like(mean).normal_(generator=generator)
             parts.append(torch.addcmul(mean, noise, log_std.exp()))
         return self._join(parts)
+
+    def sample_with_logprob(
+        self, params: Tensor, action_mask: Tensor | None = None, generator: Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """``sample`` and the ``logprob`` of what it chose, in one pass for a single choice on a CPU."""
+        if self.heads == self.dims == 1 and params.dim() == 2 and can_use_native(params):
+            params = self._check(params)
+            action, logprob = sample_categorical(params, self._uniform(params[:, 0], generator), action_mask)
+            return action.unsqueeze(-1), logprob
+        action = self.sample(params, action_mask, generator)
+        return action, self.logprob(params, action, action_mask)
 
     def mode(self, params: Tensor, action_mask: Tensor | None = None) -> Tensor:
         """The most probable ``action [*batch, dims]``; of equally probable choices the first."""

@@ -3,7 +3,7 @@
 ``mlp``, ``lstm``, ``sample_categorical`` and ``ppo_loss_categorical`` use the native core for float32 tensors on a CPU and are their
 ``_reference`` otherwise: on other devices, for other dtypes, and where the core is not built. Both give the same numbers up to
 rounding. The native ones give the same bits in every run and on any number of threads; they use as many as
-``torch.get_num_threads()`` says. Gradients are of first order.
+``threads()`` says. Gradients are of first order.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def mlp(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activati
     known = (
         all(name in ACTIVATIONS for name in activations) and 1 <= len(weights) <= MAX_LAYERS and "none" not in activations[:-1]
     )
-    if not (known and _can_use_native(x, *weights, *biases)):
+    if not (known and can_use_native(x, *weights, *biases)):
         return mlp_reference(x, weights, biases, activation, last=last)
     numbers = [ACTIVATIONS[name] for name in activations]
     if _needs_grad(x, *weights, *biases):
         return _Mlp.apply(x, numbers, *weights, *biases)
     out = x.new_empty(x.shape[0], weights[-1].shape[0])
-    native.mlp_forward(_array(x), _arrays(weights), _arrays(biases), [_array(out)], numbers, torch.get_num_threads())
+    native.mlp_forward(_array(x), _arrays(weights), _arrays(biases), [_array(out)], numbers, threads())
     return out
 
 
@@ -65,7 +65,7 @@ class _Mlp(torch.autograd.Function):
         x, parameters = x.contiguous(), tuple(p.contiguous() for p in parameters)
         hidden = [x.new_empty(x.shape[0], weight.shape[0]) for weight in parameters[:layers]]
         arrays = _arrays(parameters)
-        native.mlp_forward(_array(x), arrays[:layers], arrays[layers:], _arrays(hidden), activations, torch.get_num_threads())
+        native.mlp_forward(_array(x), arrays[:layers], arrays[layers:], _arrays(hidden), activations, threads())
         ctx.activations = activations
         ctx.save_for_backward(x, *parameters, *hidden)
         return hidden[-1]
@@ -88,7 +88,7 @@ class _Mlp(torch.autograd.Function):
             None if grad_x is None else _array(grad_x),
             grad_arrays[:layers],
             grad_arrays[layers:],
-            torch.get_num_threads(),
+            threads(),
         )
         return (grad_x, None, *grads)
 
@@ -102,13 +102,13 @@ def lstm(x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, state: T
     ``weight_ih`` [4 hidden, inputs], ``weight_hh`` [4 hidden, hidden] and ``bias`` [4 hidden] (the sum of torch's two) have torch's
     order of gates: i, f, g, o. ``state`` is h and c side by side; it is zero before every row where ``first`` [batch, time] is True.
     """
-    if not _can_use_native(x, weight_ih, weight_hh, bias, state) or x.shape[1] == 0:
+    if not can_use_native(x, weight_ih, weight_hh, bias, state) or x.shape[1] == 0:
         return lstm_reference(x, weight_ih, weight_hh, bias, state, first)
     if _needs_grad(x, weight_ih, weight_hh, bias, state):
         return _Lstm.apply(x, weight_ih, weight_hh, bias, state, first)
     h, new_state = x.new_empty(*x.shape[:2], weight_hh.shape[1]), torch.empty_like(state)
     inputs = _arrays((x, weight_ih, weight_hh, bias, state, first))
-    native.lstm_forward(*inputs, _array(h), _array(new_state), None, torch.get_num_threads())
+    native.lstm_forward(*inputs, _array(h), _array(new_state), None, threads())
     return h, new_state
 
 
@@ -137,7 +137,7 @@ class _Lstm(torch.autograd.Function):
         hidden = weight_hh.shape[1]
         h, new_state = x.new_empty(*x.shape[:2], hidden), torch.empty_like(inputs[4])
         kept = x.new_empty(*x.shape[:2], native.lstm_kept(hidden))
-        native.lstm_forward(*_arrays(inputs), *_arrays((h, new_state, kept)), torch.get_num_threads())
+        native.lstm_forward(*_arrays(inputs), *_arrays((h, new_state, kept)), threads())
         ctx.save_for_backward(*inputs, h, kept)
         return h, new_state
 
@@ -153,7 +153,7 @@ class _Lstm(torch.autograd.Function):
             _array(grad_new_state),
             None if grad_x is None else _array(grad_x),
             *_arrays(grads),
-            torch.get_num_threads(),
+            threads(),
         )
         return (grad_x, *grads, None)
 
@@ -167,12 +167,12 @@ def sample_categorical(logits: Tensor, uniform: Tensor, action_mask: Tensor | No
     ``logits`` are [rows, choices]. Choices whose ``action_mask`` is False are never taken; a row without a choice left is uniform.
     Not differentiable.
     """
-    if not _can_use_native(logits, uniform):
+    if not can_use_native(logits, uniform):
         return sample_categorical_reference(logits, uniform, action_mask)
     action = torch.empty(logits.shape[0], dtype=torch.int64)
     logprob = torch.empty(logits.shape[0])
     mask = None if action_mask is None else _array(action_mask)
-    native.sample_categorical(_array(logits), mask, *_arrays((uniform, action, logprob)), torch.get_num_threads())
+    native.sample_categorical(_array(logits), mask, *_arrays((uniform, action, logprob)), threads())
     return action, logprob
 
 
@@ -220,7 +220,7 @@ def ppo_loss_categorical(
     The loss has gradients for ``logits`` and ``value``.
     """
     columns = (old_logprob, advantage, old_value, value_target, weight)
-    if not _can_use_native(logits, value, *columns):
+    if not can_use_native(logits, value, *columns):
         return ppo_loss_categorical_reference(
             logits,
             value,
@@ -305,7 +305,7 @@ class _PpoLossCategorical(torch.autograd.Function):
             value_coef,
             entropy_coef,
             *_arrays((grad_logits, grad_value)),
-            torch.get_num_threads(),
+            threads(),
         )
         stats = torch.tensor(sums)
         ctx.mark_non_differentiable(stats)
@@ -331,10 +331,25 @@ def keep_freed_memory() -> bool:
     return native is not None and native.keep_freed_memory()
 
 
+def threads() -> int:
+    """How many threads the native kernels use: what ``set_threads`` said last, else as many as torch does."""
+    return _threads or torch.get_num_threads()
+
+
+def set_threads(count: int | None) -> None:
+    """Apart from torch's own threads, which wait for each other by spinning: on a busy machine that costs more than they bring, so
+    a network that these kernels compute is better off with one thread of torch."""
+    global _threads
+    _threads = count
+
+
+_threads: int | None = None
+
+
 # Which way, and how tensors cross --------------------------------------------------------------------------------------------------
 
 
-def _can_use_native(*tensors: Tensor) -> bool:
+def can_use_native(*tensors: Tensor) -> bool:
     return native is not None and all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
 
 

@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import TypeVar
 
-from torch import nn
+from torch import Tensor, nn
+
+from fugu.policy.kernels import mlp
 
 HIDDEN_GAIN = math.sqrt(2)
 POLICY_GAIN = 0.01
@@ -15,16 +17,23 @@ VALUE_GAIN = 1.0
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv1d, nn.Conv2d)
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
+class MLP(nn.Module):
+    """``[rows, size_in]`` -> ``[rows, hidden[-1]]``, an activation after every layer; without layers the input itself."""
 
+    def __init__(self, size_in: int, hidden: Sequence[int], activation: str) -> None:
+        super().__init__()
+        self.activation = activation
+        sizes = [size_in, *hidden]
+        self.layers = nn.ModuleList(orthogonal(nn.Linear(i, o)) for i, o in zip(sizes, sizes[1:], strict=False))
 
-def mlp(size_in: int, hidden: Sequence[int], activation: str) -> nn.Sequential:
-    """``[*, size_in]`` -> ``[*, hidden[-1]]``, an activation after every layer; without layers the input itself."""
-    layers: list[nn.Module] = []
-    for width in hidden:
-        layers += [orthogonal(nn.Linear(size_in, width)), ACTIVATIONS[activation]()]
-        size_in = width
-    return nn.Sequential(*layers)
+    def forward(self, x: Tensor, head: nn.Linear | None = None) -> Tensor:
+        """With ``head``, a last layer without activation follows in the same pass."""
+        linear = [*self.layers, *([head] if head is not None else [])]
+        if not linear:
+            return x
+        weights, biases = [layer.weight for layer in linear], [layer.bias for layer in linear]
+        last = None if head is None else "none"
+        return mlp(x, weights, biases, self.activation, last=last)  # type: ignore[arg-type]
 
 
 def orthogonal(layer: Layer, gain: float = HIDDEN_GAIN) -> Layer:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fugu.policy.config import PolicyConfig
 from fugu.policy.distribution import Distribution
 from fugu.policy.encoder import Encoder
-from fugu.policy.layers import POLICY_GAIN, VALUE_GAIN, mlp, orthogonal
+from fugu.policy.layers import MLP, POLICY_GAIN, VALUE_GAIN, orthogonal
 from fugu.spaces import Layout
 
 
@@ -27,17 +27,19 @@ class DefaultNet(nn.Module):
         super().__init__()
         distribution = Distribution(action_space)
         self.encoder = Encoder(Layout(observation_space), config.embedding)
-        self.trunk = mlp(self.encoder.size, config.hidden, config.activation)
+        self.trunk = MLP(self.encoder.size, config.hidden, config.activation)
         width = config.hidden[-1] if config.hidden else self.encoder.size
-        self.value_trunk = None if config.share else mlp(self.encoder.size, config.hidden, config.activation)
+        self.value_trunk = None if config.share else MLP(self.encoder.size, config.hidden, config.activation)
         self.hidden_size = width if config.share else 2 * width
         features = config.core_size if config.core != "none" else width
         free = distribution.reals if config.std == "free" else 0
-        self.policy_head = orthogonal(nn.Linear(features, distribution.size - free), POLICY_GAIN)
-        self.value_head = orthogonal(nn.Linear(features, 1), VALUE_GAIN)
-        self.log_std = nn.Parameter(torch.full((free,), math.log(config.initial_std))) if free else None
+        policy = orthogonal(nn.Linear(features, distribution.size - free), POLICY_GAIN)
+        value = orthogonal(nn.Linear(features, 1), VALUE_GAIN)
         if distribution.reals and not free:
-            nn.init.constant_(self.policy_head.bias[-distribution.reals :], math.log(config.initial_std))
+            nn.init.constant_(policy.bias[-distribution.reals :], math.log(config.initial_std))
+        # What both read is multiplied once: the value is the last output of a common head.
+        self.heads = nn.ModuleList([_side_by_side(policy, value)] if config.share else [policy, value])
+        self.log_std = nn.Parameter(torch.full((free,), math.log(config.initial_std))) if free else None
 
     def encode(self, obs: Any) -> Tensor:
         features = self.encoder(leaves(obs))
@@ -45,11 +47,32 @@ class DefaultNet(nn.Module):
         return hidden if self.value_trunk is None else torch.cat([hidden, self.value_trunk(features)], -1)
 
     def decode(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        for_policy, for_value = (hidden, hidden) if self.value_trunk is None else hidden.chunk(2, -1)
-        params = self.policy_head(for_policy)
-        if self.log_std is not None:
-            params = torch.cat([params, self.log_std.expand(*params.shape[:-1], -1)], -1)
-        return params, self.value_head(for_value).squeeze(-1)
+        if self.value_trunk is None:
+            return self._split(self.heads[0](hidden))
+        for_policy, for_value = hidden.chunk(2, -1)
+        return self._with_std(self.heads[0](for_policy)), self.heads[1](for_value).squeeze(-1)
+
+    def whole(self, obs: Any) -> tuple[Tensor, Tensor]:
+        """``decode(encode(obs))``, layers and heads in one pass."""
+        features = self.encoder(leaves(obs))
+        if self.value_trunk is None:
+            return self._split(self.trunk(features, self.heads[0]))  # type: ignore[arg-type]
+        params = self.trunk(features, self.heads[0])  # type: ignore[arg-type]
+        return self._with_std(params), self.value_trunk(features, self.heads[1]).squeeze(-1)  # type: ignore[arg-type]
+
+    def _split(self, out: Tensor) -> tuple[Tensor, Tensor]:
+        return self._with_std(out[..., :-1]), out[..., -1]
+
+    def _with_std(self, params: Tensor) -> Tensor:
+        return params if self.log_std is None else torch.cat([params, self.log_std.expand(*params.shape[:-1], -1)], -1)
+
+
+def _side_by_side(*layers: nn.Linear) -> nn.Linear:
+    """One layer whose outputs are those of all of them."""
+    joined = nn.Linear(layers[0].in_features, sum(layer.out_features for layer in layers))
+    joined.weight.data.copy_(torch.cat([layer.weight.data for layer in layers]))
+    joined.bias.data.copy_(torch.cat([layer.bias.data for layer in layers]))
+    return joined
 
 
 def leaves(obs: Any) -> list[Tensor]:

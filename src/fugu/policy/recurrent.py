@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from fugu.native import native
+from fugu.policy.kernels import can_use_native, lstm
 from fugu.policy.layers import orthogonal
 
 sigmoid_backward = torch.ops.aten.sigmoid_backward
@@ -26,7 +28,7 @@ tanh_backward = torch.ops.aten.tanh_backward
 class LSTM(nn.Module):
     """Long short-term memory (Hochreiter & Schmidhuber 1997). State: output and cell side by side.
 
-    Rows of the weights are in the order input, forget, output gate, candidate.
+    Rows of the weights are in torch's order: input gate, forget gate, candidate, output gate.
     """
 
     def __init__(self, size_in: int, size: int) -> None:
@@ -39,15 +41,23 @@ class LSTM(nn.Module):
         bias[size : 2 * size] = 1.0  # remember until taught otherwise (Jozefowicz et al. 2015)
         self.bias = nn.Parameter(bias)
 
+    def takes_segments(self, device: torch.device) -> bool:
+        """Whether ``sequence`` reads ``[B, T, I]`` as it lies, or would rather have time first in memory."""
+        return native is not None and device.type == "cpu" and self.weight_in.dtype == torch.float32
+
     def step(self, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        if can_use_native(x, self.weight_in, state):
+            out, state = lstm(x.unsqueeze(1), self.weight_in, self.weight_state, self.bias, state, first.unsqueeze(1))
+            return out.squeeze(1), state
         h, c = state.masked_fill(first.unsqueeze(-1), 0).chunk(2, -1)
-        gates = torch.addmm(F.linear(x, self.weight_in, self.bias), h, self.weight_state.t())
-        i, f, o = gates[:, : 3 * self.size].sigmoid().chunk(3, -1)
-        c = f * c + i * gates[:, 3 * self.size :].tanh()
-        h = o * c.tanh()
+        i, f, g, o = torch.addmm(F.linear(x, self.weight_in, self.bias), h, self.weight_state.t()).chunk(4, -1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
         return h, torch.cat([h, c], -1)
 
     def sequence(self, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        if can_use_native(x, self.weight_in, state):
+            return lstm(x, self.weight_in, self.weight_state, self.bias, state, first)
         out, c = _LSTMLoop.apply(x.transpose(0, 1), state, first.t(), self.weight_in, self.weight_state, self.bias)
         return out.transpose(0, 1), torch.cat([out[-1], c], -1)
 
@@ -71,9 +81,10 @@ class _LSTMLoop(torch.autograd.Function):
             if some:
                 h, c = h.masked_fill(first[t, :, None], 0), c.masked_fill(first[t, :, None], 0)
             now = gates[t].addmm_(h, weight_state.t())
-            now[:, : 3 * size].sigmoid_()
-            now[:, 3 * size :].tanh_()
-            i, f, o, g = now.chunk(4, -1)
+            i, f, g, o = now.chunk(4, -1)
+            now[:, : 2 * size].sigmoid_()
+            g.tanh_()
+            o.sigmoid_()
             c = torch.mul(f, c, out=cells[t]).addcmul_(i, g)
             h = torch.tanh(c, out=out[t]).mul_(o)
         ctx.save_for_backward(x, state, first, weight_in, weight_state, gates, cells, out)
@@ -91,16 +102,17 @@ class _LSTMLoop(torch.autograd.Function):
             c_before = cells[t - 1] if t else start_c
             if some:
                 c_before = c_before.masked_fill(first[t, :, None], 0)
-            i, f, o, g = gates[t].chunk(4, -1)
+            i, f, g, o = gates[t].chunk(4, -1)
             squashed = cells[t].tanh()
             dh = dh + d_out[t]
             dc = dc + tanh_backward(dh * o, squashed)
             now = d_gates[t]
-            di, df, do, dg = now.chunk(4, -1)
+            di, df, dg, do = now.chunk(4, -1)
             torch.mul(dc, g, out=di)
             torch.mul(dc, c_before, out=df)
             torch.mul(dh, squashed, out=do)
-            sigmoid_backward(now[:, : 3 * size], gates[t, :, : 3 * size], grad_input=now[:, : 3 * size])
+            sigmoid_backward(now[:, : 2 * size], gates[t, :, : 2 * size], grad_input=now[:, : 2 * size])
+            sigmoid_backward(do, o, grad_input=do)
             tanh_backward(dc * i, g, grad_input=dg)
             dh = now @ weight_state
             dc = dc * f
@@ -143,6 +155,9 @@ class MinGRU(nn.Module):
             layer.weight.data.copy_(_stacked(3, size, size))
             layer.bias.data.zero_()
             layer.bias.data[size : 2 * size] = spread
+
+    def takes_segments(self, device: torch.device) -> bool:
+        return False  # the scan goes through time
 
     def step(self, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         x = self.enter(x)

@@ -14,6 +14,7 @@ from fugu.algorithm.contract import Algorithm
 from fugu.algorithm.ppo import PPO
 from fugu.errors import ConfigError
 from fugu.policy.actor_critic import ActorCritic, make_policy
+from fugu.policy.kernels import keep_freed_memory
 from fugu.rollout.onpolicy import OnPolicy
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.loop import Trainer
@@ -27,6 +28,7 @@ def make_trainer(
     """Everything a run needs, checked; ``folder`` is where checkpoints go. Close it with ``trainer.source.vec.close()``."""
     device = find_device(config.device)
     torch.set_num_threads(config.threads or usable_cores())
+    keep_freed_memory()
     vec = make_vec(config)
     try:
         config.minibatches(vec.num_agents)  # refuses impossible sizes
