@@ -14,9 +14,11 @@ from gymnasium import spaces as gs
 from torch import Tensor, nn
 
 from fugu.errors import ConfigError
+from fugu.native import native
 from fugu.policy.config import PolicyConfig
 from fugu.policy.distribution import Distribution
 from fugu.policy.encoder import is_real
+from fugu.policy.kernels import ACTIVATIONS as NATIVE_ACTIVATIONS
 from fugu.policy.load import build_net, try_net
 from fugu.policy.net import DefaultNet
 from fugu.policy.normalize import RunningMoments
@@ -72,6 +74,14 @@ class ActorCritic(nn.Module):
         decoder_size = self.net.hidden_size if self.core is None else config.core_size
         zeros = torch.from_numpy(self.obs_layout.zeros(2))
         try_net(self.net, config.net, self._structured(zeros), decoder_size, self.distribution.size)
+
+    @property
+    def computed_natively(self) -> bool:
+        """Whether nearly all of the work is done by the kernels of ``kernels.py``."""
+        parts = isinstance(self.net, DefaultNet) and self.net.trunk.activation in NATIVE_ACTIVATIONS
+        plain = not any(isinstance(module, nn.Conv1d | nn.Conv2d | MinGRU) for module in self.modules())
+        on_cpu = next(self.parameters()).device.type == "cpu"
+        return native is not None and on_cpu and parts and plain
 
     def initial_state(self, n: int, device: torch.device | str | None = None) -> Tensor:
         """``[n, state_size]``: the memory at the start of an episode."""

@@ -14,7 +14,7 @@ from fugu.algorithm.contract import Algorithm
 from fugu.algorithm.ppo import PPO
 from fugu.errors import ConfigError
 from fugu.policy.actor_critic import ActorCritic, make_policy
-from fugu.policy.kernels import keep_freed_memory
+from fugu.policy.kernels import keep_freed_memory, set_threads
 from fugu.rollout.onpolicy import OnPolicy
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.loop import Trainer
@@ -27,7 +27,6 @@ def make_trainer(
 ) -> Trainer:
     """Everything a run needs, checked; ``folder`` is where checkpoints go. Close it with ``trainer.source.vec.close()``."""
     device = find_device(config.device)
-    torch.set_num_threads(config.threads or usable_cores())
     keep_freed_memory()
     vec = make_vec(config)
     try:
@@ -35,6 +34,7 @@ def make_trainer(
         algorithm = make_algorithm(config, vec, device)
         policy = algorithm.modules["policy"]
         assert isinstance(policy, ActorCritic)
+        _share_out(config.threads or usable_cores(), policy)
         source = OnPolicy(
             vec, config.horizon, passes=config.passes, state_size=policy.state_size, device=device, clock=clock
         )
@@ -42,6 +42,12 @@ def make_trainer(
     except BaseException:
         vec.close()
         raise
+
+
+def _share_out(threads: int, policy: ActorCritic) -> None:
+    """A network that our kernels compute leaves torch only small things to do, on which its threads would get in each other's way."""
+    set_threads(threads)
+    torch.set_num_threads(1 if policy.computed_natively else threads)
 
 
 def make_vec(config: TrainConfig) -> VecEnv:
