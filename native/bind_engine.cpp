@@ -200,11 +200,19 @@ class Worlds {
     fugu::Group& job = at(group);
     if (!bound_) throw nb::value_error("bind() first");
     if (job.running) throw nb::value_error("this group is running already");
-    const size_t agents = static_cast<size_t>(api_.agents), row = agents * api_.action_bytes;
     const Buffer given(actions);
-    if (!given.like(form_, (job.high() - job.low()) * agents)) return kOther;
-    std::memmove(action_ + job.low() * row, given.view.buf, (job.high() - job.low()) * row);
-    return api_.bad_action(engine_, job.low(), job.high());
+    if (!given.like(form_, (job.high() - job.low()) * static_cast<size_t>(api_.agents))) return kOther;
+    job.given = static_cast<const char*>(given.view.buf);
+    job.actions = action_;
+    job.running = true;
+    {
+      nb::gil_scoped_release release;
+      pool_.start(job);
+      pool_.finish(job);
+    }
+    job.running = false;
+    job.given = nullptr;
+    return job.bad_action();
   }
 
   int64_t bad_action(size_t group) {

@@ -436,10 +436,11 @@ class Engine {
 class Group final : public Job {
  public:
   Group(const EngineApi& api, void* engine, size_t low, size_t high, size_t threads)
-      : api_(api), engine_(engine), low_(low), high_(high) {
+      : api_(api), engine_(engine), low_(low), high_(high), row_(static_cast<size_t>(api.agents) * api.action_bytes) {
     const size_t pieces = threads > 1 ? 4 * threads : 1;
     size_ = ((high - low + pieces - 1) / pieces + kBlock - 1) / kBlock * kBlock;
     divide((high - low + size_ - 1) / size_);
+    bad_.resize((high - low + size_ - 1) / size_);
     logs_.resize((high - low + kBlock - 1) / kBlock);
   }
 
@@ -447,8 +448,21 @@ class Group final : public Job {
   bool running = false;
 
   void run(size_t chunk) override {
-    const size_t low = low_ + chunk * size_;
-    api_.run(engine_, command, low, std::min(low + size_, high_), slot, &logs_[chunk * size_ / kBlock]);
+    const size_t low = low_ + chunk * size_, high = std::min(low + size_, high_);
+    if (given == nullptr) return api_.run(engine_, command, low, high, slot, &logs_[chunk * size_ / kBlock]);
+    std::memmove(actions + low * row_, given + (low - low_) * row_, (high - low) * row_);
+    bad_[chunk] = api_.bad_action(engine_, low, high);
+  }
+
+  // Taking actions is a job, too: a thread that copies and checks those of its own worlds has them at hand when it steps them.
+  const char* given = nullptr;  // what to take; null: to run `command`
+  char* actions = nullptr;      // where it goes, from world 0 on
+
+  // The first agent whose action is outside its space, or -1.
+  int64_t bad_action() const {
+    for (const int64_t agent : bad_)
+      if (agent >= 0) return agent;
+    return -1;
   }
 
   // Adds what the episodes that ended since the last call come to, in an order that does not depend on threads.
@@ -467,8 +481,9 @@ class Group final : public Job {
  private:
   const EngineApi& api_;
   void* engine_;
-  size_t low_, high_, size_;
+  size_t low_, high_, row_, size_;
   std::vector<LogSum> logs_;
+  std::vector<int64_t> bad_;  // per chunk
 };
 
 }  // namespace fugu
