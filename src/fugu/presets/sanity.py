@@ -32,7 +32,7 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     "password": lambda: _sanity("password"),
     "memory": lambda: _sanity("memory", steps=1_000_000, policy=PolicyConfig(hidden=(64,), core="lstm", core_size=64)),
     "stochastic": lambda: _sanity("stochastic", horizon=32, minibatch=2048),
-    "continuous": lambda: _sanity("continuous", steps=1_000_000, ppo=PPOConfig(entropy_coef=0.0)),
+    "continuous": lambda: _sanity("continuous", steps=500_000, ppo=PPOConfig(gamma=0.95, entropy_coef=0.0)),
     "spaces": lambda: _sanity("spaces", steps=1_000_000),
     "multiagent": lambda: _sanity("multiagent"),
 }
