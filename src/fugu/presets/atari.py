@@ -14,9 +14,10 @@ from fugu.vector.config import VectorConfig
 GAMES = ("Pong", "Breakout", "Seaquest", "SpaceInvaders", "Qbert", "BeamRider", "MsPacman", "Enduro")
 
 
-def _atari(env: str) -> TrainConfig:
+def _atari(game: str) -> TrainConfig:
     return TrainConfig(
-        env=env,
+        env="fugu.envs.atari:make",
+        env_kwargs={"game": game},
         steps=10_000_000,
         horizon=128,
         minibatch=256,
