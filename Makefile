@@ -22,7 +22,7 @@ test-extras: $(VENV)/.extras  ## environments nobody here wrote: Atari, MuJoCo, 
 test-nethack: .venv-nethack/.ready  ## NLE pins an older Gymnasium, so it lives apart
 	.venv-nethack/bin/python -m pytest tests/thirdparty -m extras -k "nethack"
 
-SANITIZED := tests/spaces/test_pack.py tests/envs tests/contract
+SANITIZED := tests/spaces/test_pack.py tests/advantage tests/envs tests/contract
 sanitize: .venv-sanitize/.ready  ## the tests of the compiled core, with the address and undefined-behaviour sanitizers in it
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so.6)" \
 	  ASAN_OPTIONS=detect_leaks=0:halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc \
@@ -36,11 +36,10 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.test  ## every speed claim, with its competitors
+bench: $(VENV)/.peers  ## every speed claim, with its competitors
 	$(BIN)/python benchmarks/vector.py --out benchmarks/results/vector.json
 	$(BIN)/python benchmarks/native.py --out benchmarks/results/native.json
 	$(BIN)/python benchmarks/advantage.py --out benchmarks/results/advantage.json
-	$(BIN)/python benchmarks/native.py --out benchmarks/results/native.json
 
 clean:
 	rm -rf $(VENV) .venv-nethack .venv-sanitize build dist .pytest_cache .mypy_cache .ruff_cache
@@ -66,6 +65,10 @@ $(VENV)/.extras: $(VENV)/.test
 	$(PIP) install --quiet -c constraints.txt "fugu-rl[envs]"
 	touch $@
 
+$(VENV)/.peers: $(VENV)/.test
+	$(PIP) install --quiet -c constraints.txt "fugu-rl[peers]"
+	touch $@
+
 .venv-nethack/.ready: $(SOURCES)
 	$(PYTHON) -m venv .venv-nethack
 	.venv-nethack/bin/pip install --quiet --upgrade pip
@@ -86,5 +89,5 @@ WHEEL_PYTHON ?= 3.12
 wheels: $(BIN)/python  ## what tools/offline.sh needs on a machine without a network
 	$(PIP) download --quiet --dest wheels --only-binary=:all: --python-version $(WHEEL_PYTHON) --implementation cp \
 	  --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 --platform any \
-	  gymnasium cloudpickle psutil tyro rich pytest pytest-timeout hypothesis scikit-build-core nanobind ninja cmake
-	rm -f wheels/numpy-*
+	  --requirement tools/offline.txt
+	rm -f wheels/numpy-* wheels/scipy-*  # the first is there already, nothing here needs the second

@@ -1,15 +1,15 @@
-"""Claims about the advantage kernels, beside other ways to compute the same: python benchmarks/advantage.py [--out FILE]
+"""Claims about the advantage kernels, beside other ways to compute the same: python benchmarks/advantage.py [--out FILE] [case ...]
 
-For [2048 x 64] and [8192 x 128]: `fugu.advantage.gae` and `vtrace` into a given output with one and two threads, a torch loop over
-the same segment-major data (one thread), SB3's RolloutBuffer (numpy, over its own time-major data), a scalar C++ loop one row at a
-time as a stand-in for PufferLib's kernel (scalar_advantage.cpp, compiled here), and plain copies. GAE reads 10 bytes per row and
-writes 4; "copy" copies those 14 bytes, "copy of the inputs" the 10. Needs the extra `peers` and a C++ compiler.
+For [2048 x 64] and [8192 x 128], a case each: `fugu.advantage.gae` and `vtrace` into a given output with one and two threads, a
+torch loop over the same segment-major data (one thread), SB3's RolloutBuffer (numpy, over its own time-major data), a scalar C++ loop
+one row at a time as a stand-in for PufferLib's kernel (scalar_advantage.cpp, compiled here), and plain copies. GAE reads 10 bytes per
+row and writes 4; "copy" copies those 14 bytes, "copy of the inputs" the 10. Needs the extra `sb3` and a C++ compiler.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
+import functools
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from fugu.advantage import gae, gae_reference, vtrace
-from harness import alternate, microseconds, ratio, report
+from harness import main, ratios, summaries, timings
 
 SHAPES = ((2048, 64), (8192, 128))
 GAMMA, LAM = 0.99, 0.95
@@ -78,12 +78,16 @@ def sb3(data: dict[str, np.ndarray]) -> Callable[[], None]:
     return lambda: RolloutBuffer.compute_returns_and_advantage(buffer, last, ended)
 
 
-def scalar_loop(data: dict[str, np.ndarray], weight: np.ndarray, folder: Path) -> Callable[[], None]:
-    library = folder / "scalar_advantage.so"
-    if not library.exists():
-        source = Path(__file__).with_name("scalar_advantage.cpp")
+@functools.cache
+def scalar_library() -> ctypes.CDLL:
+    with tempfile.TemporaryDirectory() as folder:
+        library, source = Path(folder) / "scalar_advantage.so", Path(__file__).with_name("scalar_advantage.cpp")
         subprocess.run(["c++", "-std=c++20", "-O3", "-shared", "-fPIC", "-o", library, source], check=True)
-    function = ctypes.CDLL(str(library)).scalar_advantage
+        return ctypes.CDLL(str(library))
+
+
+def scalar_loop(data: dict[str, np.ndarray], weight: np.ndarray) -> Callable[[], None]:
+    function = scalar_library().scalar_advantage
     segments, horizon = data["value"].shape
     shifted = [np.zeros((segments, horizon), np.float32) for _ in range(2)]  # reward and done arrive with the next observation
     for to, name in zip(shifted, ("reward", "terminated"), strict=True):
@@ -111,7 +115,7 @@ def copy(count: int) -> Callable[[], None]:
     return lambda: np.copyto(target, source)
 
 
-def shape_results(segments: int, horizon: int, repeats: int, folder: Path) -> dict[str, Any]:
+def shape(segments: int, horizon: int, repeats: int) -> dict[str, Any]:
     data = columns(segments, horizon)
     weight = np.exp(0.2 * np.random.default_rng(1).standard_normal((segments, horizon))).astype(np.float32)
     out = np.zeros((segments, horizon), np.float32)
@@ -126,16 +130,13 @@ def shape_results(segments: int, horizon: int, repeats: int, folder: Path) -> di
         "fugu vtrace, 2 threads": (lambda: vtrace(**data, ratio=weight, **settings, out=out, threads=2), 16),
         "copy": (copy(inputs + out.nbytes), 16),
         "copy of the inputs": (copy(inputs), 16),
-        "scalar C++ loop, row by row (stand-in for PufferLib's)": (scalar_loop(data, weight, folder), 4),
+        "scalar C++ loop, row by row (stand-in for PufferLib's)": (scalar_loop(data, weight), 4),
         "SB3 RolloutBuffer (time-major)": (sb3(data), 4),
         "fugu gae_reference (numpy)": (lambda: gae_reference(**data, **settings, out=out), 2),
         "torch loop, segment-major": (torch_loop(data), 2),
     }
     scale = max(1, 2**20 // (segments * horizon))
-    results = alternate(
-        {name: (lambda call=call, number=number: microseconds(call, number * scale)) for name, (call, number) in calls.items()},
-        repeats,
-    )
+    results = timings({name: (call, number * scale) for name, (call, number) in calls.items()}, repeats)
     scalar, torch_name, sb3_name = (next(n for n in calls if n.startswith(p)) for p in ("scalar", "torch", "SB3"))
     pairs = [
         (torch_name, "fugu gae, 1 thread"),
@@ -151,21 +152,13 @@ def shape_results(segments: int, horizon: int, repeats: int, folder: Path) -> di
     return {
         "bytes": {"inputs": inputs, "output": out.nbytes},
         "largest_difference_from_reference": float(difference),
-        "us": {name: r.summary() for name, r in results.items()},
-        "ratios": {f"{over} / {under}": ratio(results, over, under) for over, under in pairs},
+        "us": summaries(results),
+        "ratios": ratios(results, pairs),
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--out", help="also write the JSON here")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        results = {f"{s} x {h}": shape_results(s, h, options.repeats, Path(folder)) for s, h in SHAPES}
-    report("advantage", results, options.out)
-
+CASES = {f"{segments}x{horizon}": functools.partial(shape, segments, horizon) for segments, horizon in SHAPES}
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    main("advantage", __doc__, CASES, repeats=15)

@@ -3,21 +3,46 @@ result is one JSON object with the command, the machine and the versions."""
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-Measure = Callable[[], float]
+Step = Callable[[], int]
+"""takes one step of many environments; how many"""
 
 PACKAGES = ("fugu-rl", "numpy", "torch", "gymnasium", "stable-baselines3", "pettingzoo", "envpool")
+
+
+def main(
+    name: str, doc: str | None, cases: Mapping[str, Callable[..., Any]], *, repeats: int, seconds: float | None = None
+) -> None:
+    """The command line of a benchmark: measures the cases asked for and reports what they return.
+
+    A case is called with ``repeats`` and, where a benchmark has a default for it, with the ``seconds`` of a measurement.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("case", nargs="*", help=f"which of {', '.join(cases)} (default: all)")
+    parser.add_argument("--repeats", type=int, default=repeats)
+    if seconds is not None:
+        parser.add_argument("--seconds", type=float, default=seconds, help="per measurement")
+    parser.add_argument("--out", help="also write the JSON here")
+    options = vars(parser.parse_args())
+    chosen, out = options.pop("case") or list(cases), options.pop("out")
+    unknown = sorted(set(chosen) - set(cases))
+    if unknown:
+        parser.error(f"no case {', '.join(unknown)}; there are {', '.join(cases)}")
+    report(name, {case: cases[case](**options) for case in chosen}, out)
 
 
 @dataclass
@@ -34,7 +59,17 @@ class Result:
         return {"median": self.median, "min": min(self.values), "max": max(self.values), "runs": len(self.values)}
 
 
-def alternate(contestants: dict[str, Measure], repeats: int) -> dict[str, Result]:
+def rates(steps: Mapping[str, Step], seconds: float, repeats: int) -> dict[str, Result]:
+    """Steps per second."""
+    return alternate({name: partial(rate, step, seconds) for name, step in steps.items()}, repeats)
+
+
+def timings(calls: Mapping[str, tuple[Callable[[], Any], int]], repeats: int) -> dict[str, Result]:
+    """Microseconds per call; with every call comes how many of them are timed together."""
+    return alternate({name: partial(microseconds, call, number) for name, (call, number) in calls.items()}, repeats)
+
+
+def alternate(contestants: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, Result]:
     """Run all contestants once per repeat, forwards and backwards in turn, so that drift hits all alike."""
     results = {name: Result() for name in contestants}
     for repeat in range(repeats):
@@ -44,13 +79,32 @@ def alternate(contestants: dict[str, Measure], repeats: int) -> dict[str, Result
     return results
 
 
-def ratio(results: dict[str, Result], over: str, under: str) -> dict[str, float]:
-    """``over`` / ``under``, paired repeat by repeat."""
-    pairs = [a / b for a, b in zip(results[over].values, results[under].values, strict=True)]
+def summaries(results: Mapping[str, Result]) -> dict[str, dict[str, float]]:
+    return {name: result.summary() for name, result in results.items()}
+
+
+def ratios(results: Mapping[str, Result], pairs: Iterable[tuple[str, str]]) -> dict[str, dict[str, float]]:
+    """The first of each pair over the second, paired repeat by repeat."""
+    return {f"{over} / {under}": _ratio(results[over], results[under]) for over, under in pairs}
+
+
+def _ratio(over: Result, under: Result) -> dict[str, float]:
+    pairs = [a / b for a, b in zip(over.values, under.values, strict=True)]
     return {"median": statistics.median(pairs), "min": min(pairs), "max": max(pairs)}
 
 
-def rate(step: Callable[[], int], seconds: float) -> float:
+def stepping(vec: Any, actions: Iterable[Any], count: int) -> Step:
+    """Steps ``vec``, which has been reset, with ``actions`` in turn: ours, Gymnasium's, SB3's or EnvPool's, of ``count`` envs."""
+    turns = itertools.cycle(actions)
+
+    def step() -> int:
+        vec.step(next(turns))
+        return count
+
+    return step
+
+
+def rate(step: Step, seconds: float) -> float:
     """Calls ``step`` for about ``seconds`` after a tenth of that as warm-up; what it returned in all, per second."""
     until = time.perf_counter() + seconds / 10
     while time.perf_counter() < until:

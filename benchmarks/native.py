@@ -2,15 +2,15 @@
 
     python benchmarks/native.py --out benchmarks/results/native.json
 
-``cartpole`` is measured beside Gymnasium's numpy-vectorised CartPole and EnvPool's, contestants alternating; then every native
-environment with one thread. Needs the extra ``peers`` for EnvPool; without it, its rows are left out.
+``cartpole`` is measured beside Gymnasium's numpy-vectorised CartPole and EnvPool's, contestants alternating; then two threads beside
+one, where a step takes a few microseconds and where it takes more; then every native environment with one thread. Needs the extra
+``peers`` for EnvPool; without it, its rows are left out.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-from collections.abc import Callable
+import sys
 from typing import Any
 
 import gymnasium
@@ -20,7 +20,7 @@ import fugu
 import fugu.envs  # registers fugu/CartPole-v0
 from fugu.emulation.check.actions import action_rows
 from fugu.emulation.native import names
-from harness import alternate, rate, ratio, report
+from harness import main, rates, ratios, stepping, summaries
 
 NUM_ENVS = 4096
 BATCHES = 16
@@ -28,6 +28,8 @@ BATCHES = 16
 
 FUGU, FUGU_2, FUGU_GYMNASIUM = "fugu, 1 thread", "fugu, 2 threads", "fugu through gymnasium.make_vec, 1 thread"
 GYMNASIUM, ENVPOOL, ENVPOOL_2 = "Gymnasium, numpy-vectorised", "EnvPool, 1 thread", "EnvPool, 2 threads"
+
+NO_ENVPOOL = 'EnvPool is not measured; it comes, with 300 MB, by: pip install -c constraints.txt "fugu-rl[peers]"'
 
 
 def cartpole(seconds: float, repeats: int) -> dict[str, Any]:
@@ -41,36 +43,58 @@ def cartpole(seconds: float, repeats: int) -> dict[str, Any]:
     }
     for vec in vecs.values():
         vec.reset(seed=0)
-    contestants = {name: stepping(vec, actions) for name, vec in vecs.items()}
-    if importlib.util.find_spec("envpool") is not None:
+    steps = {name: stepping(vec, actions, NUM_ENVS) for name, vec in vecs.items()}
+    if importlib.util.find_spec("envpool") is None:
+        print(NO_ENVPOOL, file=sys.stderr)
+    else:
         import envpool
 
         for name, threads in ((ENVPOOL, 1), (ENVPOOL_2, 2)):
             vecs[name] = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=NUM_ENVS, num_threads=threads, seed=0)
             vecs[name].reset()
-            contestants[name] = stepping(vecs[name], actions.astype(np.int32))
-    results = alternate({name: lambda step=step: rate(step, seconds) for name, step in contestants.items()}, repeats)
+            steps[name] = stepping(vecs[name], actions.astype(np.int32), NUM_ENVS)
+    results = rates(steps, seconds, repeats)
     pairs = [(FUGU_2, FUGU), (FUGU, GYMNASIUM), (FUGU_GYMNASIUM, GYMNASIUM), (FUGU, ENVPOOL), (FUGU_2, ENVPOOL_2)]
     for vec in vecs.values():
         vec.close()
     return {
         "num_envs": NUM_ENVS,
-        "steps_per_second": {name: result.summary() for name, result in results.items()},
-        "ratio": {f"{a} / {b}": ratio(results, a, b) for a, b in pairs if a in results and b in results},
+        "steps_per_second": summaries(results),
+        "ratio": ratios(results, [(a, b) for a, b in pairs if a in results and b in results]),
     }
+
+
+def threads(seconds: float, repeats: int) -> dict[str, Any]:
+    """Two threads beside one: what handing over costs shows where there is little to do."""
+    out = {}
+    for name, num_envs in (("cartpole", NUM_ENVS), ("cartpole", 16 * NUM_ENVS), ("acrobot", NUM_ENVS), ("breakout", NUM_ENVS)):
+        vecs = {label: fugu.vector.make(name, num_envs, num_workers=n) for label, n in (("1 thread", 1), ("2 threads", 2))}
+        contestants = {}
+        for label, vec in vecs.items():
+            actions = np.random.default_rng(0).integers(0, vec.action_space.n, (BATCHES, num_envs))
+            vec.reset(seed=0)
+            contestants[label] = stepping(vec, actions, num_envs)
+        results = rates(contestants, seconds, repeats)
+        out[f"{name}, {num_envs} envs"] = {
+            "steps_per_second": summaries(results),
+            "ratio": ratios(results, [("2 threads", "1 thread")]),
+        }
+        for vec in vecs.values():
+            vec.close()
+    return out
 
 
 def all_envs(seconds: float, repeats: int) -> dict[str, Any]:
     """Every native environment with one thread; agents' steps are counted as well, and what a world takes in memory."""
     vecs = {name: fugu.vector.make(name, NUM_ENVS, num_workers=1) for name in names()}
-    contestants = {}
+    steps = {}
     for name, vec in vecs.items():
         rows = action_rows(vec.action_space, vec.num_agents, seed=0)
         shuffle = np.random.default_rng(0)
         actions = [rows[shuffle.permutation(vec.num_agents)] for _ in range(BATCHES)]
         vec.reset(seed=0)
-        contestants[name] = stepping(vec, actions)
-    results = alternate({name: lambda step=step: rate(step, seconds) for name, step in contestants.items()}, repeats)
+        steps[name] = stepping(vec, actions, NUM_ENVS)
+    results = rates(steps, seconds, repeats)
     out: dict[str, Any] = {"num_envs": NUM_ENVS, "threads": 1, "envs": {}}
     for name, vec in vecs.items():
         agents = vec.num_agents // NUM_ENVS
@@ -88,34 +112,7 @@ def all_envs(seconds: float, repeats: int) -> dict[str, Any]:
     return out
 
 
-def stepping(vec: Any, actions: Any) -> Callable[[], int]:
-    """Takes one step of all environments; the number of them."""
-    turn = 0
-
-    def step() -> int:
-        nonlocal turn
-        vec.step(actions[turn % BATCHES])
-        turn += 1
-        return NUM_ENVS
-
-    return step
-
-
-CASES = {"cartpole": cartpole, "all_envs": all_envs}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("case", nargs="*", help=f"which of {', '.join(CASES)} (default: all)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="per measurement")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", help="also write the JSON here")
-    options = parser.parse_args()
-    unknown = set(options.case) - set(CASES)
-    if unknown:
-        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
-    report("native", {name: CASES[name](options.seconds, options.repeats) for name in options.case or CASES}, options.out)
-
+CASES = {"cartpole": cartpole, "threads": threads, "all_envs": all_envs}
 
 if __name__ == "__main__":
-    main()
+    main("native", __doc__, CASES, seconds=1.0, repeats=7)

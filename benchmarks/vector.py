@@ -7,10 +7,9 @@ Needs the extra `peers`; SB3 gets the start method `fork`, the faster one for it
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import gymnasium
@@ -19,7 +18,7 @@ import psutil
 from gymnasium import spaces as gs
 
 import fugu
-from harness import Measure, alternate, microseconds, rate, ratio, report
+from harness import Step, main, rates, ratios, stepping, summaries, timings
 
 
 def cartpole_env() -> gymnasium.Env:
@@ -53,36 +52,16 @@ def straggler_env() -> Busy:
     return Busy(1e-3, 0.05, 0.02)
 
 
-def stepping(vec: Any, num_envs: int) -> Callable[[], int]:
-    """Random actions, drawn ahead; works for our VecEnv, Gymnasium's and (below) SB3's."""
-    actions = np.random.default_rng(0).integers(0, 2, (997, num_envs))
+def random_actions(num_envs: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 2, (997, num_envs))
+
+
+def running(vec: Any, num_envs: int) -> Step:
     vec.reset(seed=0)
-    turn = 0
-
-    def step() -> int:
-        nonlocal turn
-        vec.step(actions[turn % 997])
-        turn += 1
-        return num_envs
-
-    return step
+    return stepping(vec, random_actions(num_envs), num_envs)
 
 
-def stepping_sb3(vec: Any, num_envs: int) -> Callable[[], int]:
-    actions = np.random.default_rng(0).integers(0, 2, (997, num_envs))
-    vec.reset()
-    turn = 0
-
-    def step() -> int:
-        nonlocal turn
-        vec.step(actions[turn % 997])
-        turn += 1
-        return num_envs
-
-    return step
-
-
-def receiving(vec: fugu.vector.VecEnv, batch: int) -> Callable[[], int]:
+def receiving(vec: fugu.vector.VecEnv, batch: int) -> Step:
     """recv and send, as a trainer with an instant policy would."""
     actions = np.zeros(batch, np.int64)
     vec.async_reset(0)
@@ -95,49 +74,37 @@ def receiving(vec: fugu.vector.VecEnv, batch: int) -> Callable[[], int]:
     return step
 
 
-def peers(stack: ExitStack, make: Callable[[], gymnasium.Env], num_envs: int, seconds: float) -> dict[str, Measure]:
+def peers(stack: ExitStack, make: Callable[[], gymnasium.Env], num_envs: int) -> dict[str, Step]:
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     makers = [make] * num_envs
-    sync = stack.enter_context(_closing(gymnasium.vector.SyncVectorEnv(makers)))
-    run_async = stack.enter_context(_closing(gymnasium.vector.AsyncVectorEnv(makers)))
-    dummy = stack.enter_context(_closing(DummyVecEnv(makers)))
-    subproc = stack.enter_context(_closing(SubprocVecEnv(makers, start_method="fork")))
-    steps = {
-        "gymnasium SyncVectorEnv": stepping(sync, num_envs),
-        "gymnasium AsyncVectorEnv": stepping(run_async, num_envs),
-        "SB3 DummyVecEnv": stepping_sb3(dummy, num_envs),
-        "SB3 SubprocVecEnv": stepping_sb3(subproc, num_envs),
+    gymnasiums = {
+        "gymnasium SyncVectorEnv": gymnasium.vector.SyncVectorEnv(makers),
+        "gymnasium AsyncVectorEnv": gymnasium.vector.AsyncVectorEnv(makers),
     }
-    return {name: (lambda step=step: rate(step, seconds)) for name, step in steps.items()}
-
-
-class _closing:
-    def __init__(self, vec: Any) -> None:
-        self.vec = vec
-
-    def __enter__(self) -> Any:
-        return self.vec
-
-    def __exit__(self, *error: object) -> None:
-        self.vec.close()
+    sb3s = {"SB3 DummyVecEnv": DummyVecEnv(makers), "SB3 SubprocVecEnv": SubprocVecEnv(makers, start_method="fork")}
+    for vec in (*gymnasiums.values(), *sb3s.values()):
+        stack.enter_context(closing(vec))
+    for vec in sb3s.values():
+        vec.reset()
+    steps = {name: running(vec, num_envs) for name, vec in gymnasiums.items()}
+    return steps | {name: stepping(vec, random_actions(num_envs), num_envs) for name, vec in sb3s.items()}
 
 
 def against_peers(make: Callable[[], gymnasium.Env], num_envs: int, seconds: float, repeats: int) -> dict[str, Any]:
     with ExitStack() as stack:
-        contestants = peers(stack, make, num_envs, seconds)
+        steps = peers(stack, make, num_envs)
         for backend in ("serial", "process"):
             vec = stack.enter_context(fugu.vector.make(make, num_envs, backend=backend))
-            step = stepping(vec, num_envs)
-            contestants[f"fugu {backend}"] = lambda step=step: rate(step, seconds)
-        results = alternate(contestants, repeats)
-    ratios = {
-        "fugu process / fugu serial": ratio(results, "fugu process", "fugu serial"),
-        "fugu serial / gymnasium SyncVectorEnv": ratio(results, "fugu serial", "gymnasium SyncVectorEnv"),
-        "fugu process / gymnasium AsyncVectorEnv": ratio(results, "fugu process", "gymnasium AsyncVectorEnv"),
-        "fugu process / SB3 SubprocVecEnv": ratio(results, "fugu process", "SB3 SubprocVecEnv"),
-    }
-    return {"steps_per_s": {name: r.summary() for name, r in results.items()}, "ratios": ratios}
+            steps[f"fugu {backend}"] = running(vec, num_envs)
+        results = rates(steps, seconds, repeats)
+    pairs = [
+        ("fugu process", "fugu serial"),
+        ("fugu serial", "gymnasium SyncVectorEnv"),
+        ("fugu process", "gymnasium AsyncVectorEnv"),
+        ("fugu process", "SB3 SubprocVecEnv"),
+    ]
+    return {"steps_per_s": summaries(results), "ratios": ratios(results, pairs)}
 
 
 def cartpole(seconds: float, repeats: int) -> dict[str, Any]:
@@ -151,22 +118,22 @@ def cpu(seconds: float, repeats: int) -> dict[str, Any]:
 def stragglers(seconds: float, repeats: int) -> dict[str, Any]:
     """Sync is given its better setting: as many shards as cores, or one env per process so that sleeps overlap."""
     with ExitStack() as stack:
-        contestants = peers(stack, straggler_env, 16, seconds)
+        steps = peers(stack, straggler_env, 16)
         sync = {"fugu sync, one shard per core": {}, "fugu sync, 16 workers": {"num_workers": 16}}
         for name, settings in sync.items():
             vec = stack.enter_context(fugu.vector.make(straggler_env, 16, backend="process", **settings))
-            step = stepping(vec, 16)
-            contestants[name] = lambda step=step: rate(step, seconds)
+            steps[name] = running(vec, 16)
+        others = list(steps)
         vec = stack.enter_context(
             fugu.vector.make(straggler_env, 16, backend="process", num_workers=16, batch_size=1, order="first_finished")
         )
-        first_finished = receiving(vec, 1)
-        contestants["fugu first_finished"] = lambda: rate(first_finished, seconds)
-        results = alternate(contestants, repeats)
-    best = max(sync, key=lambda name: results[name].median)
-    others = [name for name in results if name != "fugu first_finished"]
-    ratios = {f"fugu first_finished / {name}": ratio(results, "fugu first_finished", name) for name in others}
-    return {"steps_per_s": {name: r.summary() for name, r in results.items()}, "best_sync": best, "ratios": ratios}
+        steps["fugu first_finished"] = receiving(vec, 1)
+        results = rates(steps, seconds, repeats)
+    return {
+        "steps_per_s": summaries(results),
+        "best_sync": max(sync, key=lambda name: results[name].median),
+        "ratios": ratios(results, [("fugu first_finished", name) for name in others]),
+    }
 
 
 NESTED = gs.Dict(
@@ -180,17 +147,12 @@ NESTED = gs.Dict(
 def pack(seconds: float, repeats: int) -> dict[str, Any]:
     layout = fugu.Layout(NESTED)
     packer, row, value = fugu.spaces.Packer(layout), layout.zeros(), NESTED.sample()
-    results = alternate(
-        {
-            "fugu pack": lambda: microseconds(lambda: packer.pack(value, row), 50_000),
-            "gymnasium flatten": lambda: microseconds(lambda: gs.flatten(NESTED, value), 5_000),
-        },
-        repeats,
-    )
-    return {
-        "us": {name: r.summary() for name, r in results.items()},
-        "ratios": {"gymnasium flatten / fugu pack": ratio(results, "gymnasium flatten", "fugu pack")},
+    calls = {
+        "fugu pack": (lambda: packer.pack(value, row), 50_000),
+        "gymnasium flatten": (lambda: gs.flatten(NESTED, value), 5_000),
     }
+    results = timings(calls, repeats)
+    return {"us": summaries(results), "ratios": ratios(results, [("gymnasium flatten", "fugu pack")])}
 
 
 def views(seconds: float, repeats: int) -> dict[str, Any]:
@@ -200,8 +162,7 @@ def views(seconds: float, repeats: int) -> dict[str, Any]:
 
     layout = fugu.Layout(NESTED)
     rows = torch.from_numpy(layout.zeros(1024))
-    results = alternate({"fugu tensors": lambda: microseconds(lambda: tensors(layout, rows), 2_000)}, repeats)
-    return {"us": {name: r.summary() for name, r in results.items()}}
+    return {"us": summaries(timings({"fugu tensors": (lambda: tensors(layout, rows), 2_000)}, repeats))}
 
 
 def many(seconds: float, repeats: int) -> dict[str, Any]:
@@ -237,7 +198,7 @@ def _memory() -> int:
 def idle(seconds: float, repeats: int) -> dict[str, Any]:
     """CPU used by everybody while a vector env waits to be stepped."""
     with fugu.vector.make(cartpole_env, 64, backend="process", num_workers=4, isolate=True) as vec:
-        step = stepping(vec, 64)
+        step = running(vec, 64)
         for _ in range(50):
             step()
         me = psutil.Process()
@@ -251,19 +212,5 @@ def idle(seconds: float, repeats: int) -> dict[str, Any]:
 
 CASES = {f.__name__: f for f in (cartpole, cpu, stragglers, pack, views, many, idle)}
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("case", nargs="*", help="which claims (default: all)")
-    parser.add_argument("--seconds", type=float, default=1.5, help="per measurement")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", help="also write the JSON here")
-    options = parser.parse_args()
-    unknown = set(options.case) - set(CASES)
-    if unknown:
-        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
-    report("vector", {name: CASES[name](options.seconds, options.repeats) for name in options.case or CASES}, options.out)
-
-
 if __name__ == "__main__":
-    main()
+    main("vector", __doc__, CASES, seconds=1.5, repeats=7)

@@ -37,17 +37,32 @@ struct Weights {
   float c_clip;
 };
 
+inline constexpr int kLanes = 8;         // segments side by side
+inline constexpr int64_t kBlock = 256;  // columns whose endings are looked up in one go
+
 struct Tile {
   const float* value;
   const float* reward;
   const float* ratio;
   const float* beyond;  // per segment, the value after the last column of the last tile
   const uint8_t* terminated;
-  const uint8_t* truncated;
+  const uint8_t* cut;  // per column, bit s: segment s ended there
   const uint8_t* mask;
   float* out;
   int64_t stride;  // from one segment to the next
 };
+
+// For every `cut` byte, all bits of the lanes that go on.
+struct Kept {
+  alignas(4 * kLanes) int32_t lanes[1 << kLanes][kLanes];
+};
+
+inline constexpr Kept kKept = [] {
+  Kept kept{};
+  for (int cut = 0; cut < 1 << kLanes; ++cut)
+    for (int s = 0; s < kLanes; ++s) kept.lanes[cut][s] = (cut >> s & 1) != 0 ? 0 : -1;
+  return kept;
+}();
 
 namespace portable {
 #include "advantage_kernel.h"
@@ -157,13 +172,13 @@ class Pool {
   int active_ = 0;
 };
 
-// A row takes about half a nanosecond, waking a thread some 30 microseconds: fewer rows than this per thread are not worth it.
+// A row takes about a third of a nanosecond, waking a thread some 30 microseconds: fewer rows than this per thread are not worth it.
 inline constexpr int64_t kThreadRows = 1 << 17;
 inline constexpr int64_t kShareRows = 1 << 15;
 
 inline void compute(const Columns& columns, const Weights& weights, int threads, Kernel kernel) {
   if (columns.segments == 0 || columns.horizon == 0) return;
-  const int64_t share_segments = (kShareRows / columns.horizon / portable::kLanes + 1) * portable::kLanes;
+  const int64_t share_segments = (kShareRows / columns.horizon / kLanes + 1) * kLanes;
   const int64_t shares = (columns.segments + share_segments - 1) / share_segments;
   const auto work = [&](int64_t share) {
     const int64_t low = share * share_segments;

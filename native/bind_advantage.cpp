@@ -5,7 +5,6 @@
 
 #include <optional>
 
-
 #include "advantage.h"
 
 namespace nb = nanobind;
@@ -26,6 +25,14 @@ auto rows_of(const Column& column, const Floats& value) {
 
 const uint8_t* bytes_of(const Flags& flags, const Floats& value) { return reinterpret_cast<const uint8_t*>(rows_of(flags, value)); }
 
+// A column that `out` begins at the same address as may be overwritten; any other overlap would be read after it was written.
+template <typename Column>
+void check_apart(const Output& out, const Column& column, bool replaceable) {
+  const auto begin = [](const auto& array) { return reinterpret_cast<uintptr_t>(array.data()); };
+  const bool overlap = begin(out) < begin(column) + column.nbytes() && begin(column) < begin(out) + out.nbytes();
+  if (overlap && !(replaceable && begin(out) == begin(column))) throw nb::value_error("out overlaps a column");
+}
+
 void advantage(const Floats& value, const Floats& reward, const Flags& terminated, const Flags& truncated, const Bootstrap& bootstrap,
                const std::optional<Floats>& ratio, const std::optional<Flags>& mask, const Output& out, float gamma,
                float gamma_lambda, float rho_clip, float c_clip, int threads, bool portable) {
@@ -42,6 +49,13 @@ void advantage(const Floats& value, const Floats& reward, const Flags& terminate
       .segments = static_cast<int64_t>(value.shape(0)),
       .horizon = static_cast<int64_t>(value.shape(1)),
   };
+  check_apart(out, value, false);
+  check_apart(out, reward, true);
+  check_apart(out, terminated, false);
+  check_apart(out, truncated, false);
+  check_apart(out, bootstrap, false);
+  if (ratio) check_apart(out, *ratio, true);
+  if (mask) check_apart(out, *mask, false);
   const fugu::advantage::Weights weights{gamma, gamma_lambda, rho_clip, c_clip};
   const fugu::advantage::Kernel kernel = portable ? &fugu::advantage::portable::run : fugu::advantage::best_kernel();
   nb::gil_scoped_release release;

@@ -5,7 +5,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <map>
+#include <utility>
 
 #include "engine.h"
 #include "envs/all.h"
@@ -96,6 +98,33 @@ nb::dict describe(const fugu::EngineApi& api) {
   return out;
 }
 
+// What the buffer protocol says of an array; nothing where it has none, or lies in pieces.
+struct Buffer {
+  Py_buffer view{};
+
+  Buffer() = default;
+  explicit Buffer(nb::handle object) {
+    if (!PyObject_CheckBuffer(object.ptr()) || PyObject_GetBuffer(object.ptr(), &view, PyBUF_ND | PyBUF_FORMAT) != 0) {
+      PyErr_Clear();
+      view = {};
+    }
+  }
+  Buffer(Buffer&& other) noexcept : view(std::exchange(other.view, {})) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    std::swap(view, other.view);
+    return *this;
+  }
+  ~Buffer() {
+    if (view.obj != nullptr) PyBuffer_Release(&view);
+  }
+
+  bool like(const Buffer& other, size_t rows) const {  // in all but the number of rows
+    if (view.obj == nullptr || view.ndim != other.view.ndim || view.itemsize != other.view.itemsize) return false;
+    if (std::strcmp(view.format, other.view.format) != 0 || static_cast<size_t>(view.shape[0]) != rows) return false;
+    return std::equal(view.shape + 1, view.shape + view.ndim, other.view.shape + 1);
+  }
+};
+
 // An engine, its threads, its groups, and the arrays it writes into (kept alive here).
 class Worlds {
  public:
@@ -139,6 +168,8 @@ class Worlds {
     }
     api_.bind(engine_, columns, need(action, rows * api_.action_bytes),
               static_cast<const int64_t*>(need(seeds, worlds_ * sizeof(int64_t))));
+    action_ = static_cast<char*>(action.data());
+    form_ = Buffer(nb::cast(action));
     kept_ = nb::make_tuple(seeds, action, slots);
     bound_ = true;
   }
@@ -147,7 +178,7 @@ class Worlds {
     fugu::Group& job = at(group);
     if (!bound_) throw nb::value_error("bind() first");
     if (job.running) throw nb::value_error("this group is running already");
-    if (slot < 0 || slot > 1 || (command != fugu::EngineApi::kReset && command != fugu::EngineApi::kStep))
+    if (slot < 0 || slot > 1 || command < fugu::EngineApi::kReset || command > fugu::EngineApi::kStepNarrow)
       throw nb::value_error("no such slot or command");
     job.command = command;
     job.slot = slot;
@@ -163,6 +194,19 @@ class Worlds {
     job.running = false;
   }
 
+  // Copies a group's actions in and gives the first agent whose action is outside its space, or kNone. Takes arrays that look like
+  // the one that was bound, as most do; of others (another type, not contiguous, a list) it says kOther and does nothing.
+  int64_t take(size_t group, nb::handle actions) {
+    fugu::Group& job = at(group);
+    if (!bound_) throw nb::value_error("bind() first");
+    if (job.running) throw nb::value_error("this group is running already");
+    const size_t agents = static_cast<size_t>(api_.agents), row = agents * api_.action_bytes;
+    const Buffer given(actions);
+    if (!given.like(form_, (job.high() - job.low()) * agents)) return kOther;
+    std::memmove(action_ + job.low() * row, given.view.buf, (job.high() - job.low()) * row);
+    return api_.bad_action(engine_, job.low(), job.high());
+  }
+
   int64_t bad_action(size_t group) {
     fugu::Group& job = at(group);
     return api_.bad_action(engine_, job.low(), job.high());
@@ -170,7 +214,13 @@ class Worlds {
 
   nb::tuple drain() {
     fugu::LogSum sum;
-    api_.drain(engine_, &sum);
+    for (auto& group : groups_) {
+      if (group->running) {  // it may be adding to its sums just now
+        nb::gil_scoped_release release;
+        pool_.finish(*group);
+      }
+      group->drain(sum);
+    }
     nb::dict values;
     for (int i = 0; i < api_.logs; ++i) values[api_.log[i]] = sum.values[i];
     return nb::make_tuple(sum.episodes, sum.returns, sum.lengths, values);
@@ -193,6 +243,8 @@ class Worlds {
   }
   size_t state_bytes() const { return api_.state_bytes(engine_); }
 
+  static constexpr int64_t kNone = -1, kOther = -2;
+
  private:
   fugu::Group& at(size_t group) {
     if (group >= groups_.size()) throw nb::index_error("no such group");
@@ -209,6 +261,8 @@ class Worlds {
   std::vector<std::unique_ptr<fugu::Group>> groups_;
   fugu::Pool pool_;  // after what its threads use: it ends first
   nb::object kept_;
+  char* action_ = nullptr;
+  Buffer form_;  // of the actions
   bool bound_ = false;
 };
 
@@ -227,6 +281,7 @@ void bind_engine(nb::module_& m) {
       .def("bind", &Worlds::bind, "seeds"_a.noconvert(), "action"_a.noconvert(), "slots"_a)
       .def("start", &Worlds::start, "group"_a, "command"_a, "slot"_a)
       .def("finish", &Worlds::finish, "group"_a)
+      .def("take", &Worlds::take, "group"_a, "actions"_a)
       .def("bad_action", &Worlds::bad_action, "group"_a)
       .def("drain", &Worlds::drain)
       .def("render", &Worlds::render, "world"_a)

@@ -47,6 +47,10 @@ constexpr bool is_environment() {
                            float* reward, bool* terminated) { E::step(s, p, rng, a, fresh, reward, terminated); },
                   "independent agents need: static void step(State&, const Params&, fugu::Rng&, const Action* actions, "
                   "const bool* fresh, float* rewards, bool* terminated)");
+  else if constexpr (requires { requires E::lanes; })
+    static_assert(requires(typename E::State& s, const typename E::Params& p, const typename E::Action* a,
+                           float* reward) { static_cast<bool>(E::step(s, p, a, reward)); },
+                  "lanes need: static bool step(State& state, const Params& params, const Action* actions, float* rewards)");
   else
     static_assert(requires(typename E::State& s, const typename E::Params& p, Rng& rng, const typename E::Action* a,
                            float* reward) { static_cast<bool>(E::step(s, p, rng, a, reward)); },

@@ -14,24 +14,46 @@
 // and, where they apply,
 //   independent = true      agents end one by one; then step(state, params, rng, actions, fresh, rewards, terminated): an agent
 //                           with fresh[agent] has ended before, its action is ignored and it starts anew within this step
+//   lanes = true            worlds are stepped many at a time, as the lanes of vector instructions: see below
 //   acting(state, agent)    false: the agent waits for its turn
 //   action_mask(state, params, agent, mask)                            one bool per discrete choice
 //   logs, log(state, params, agent, values)                            named values added up when an episode ends
 //   width, height, render(state, params, canvas)                       a picture (host only; canvas.h)
 // A header of one's own ends with FUGU_ENVIRONMENT(E), outside all namespaces; `fugu build` compiles it.
 // The engine (engine.h) does everything else, once for all: auto-reset, time limit, statistics, masks, buffers, seeds, threads.
+//
+// Lanes. An environment of one agent whose step is mere arithmetic says lanes = true. Its step is then
+//   step(state, params, actions, rewards) -> terminated
+// without rng: chance is for reset alone. The compiler turns the loop over worlds into vector instructions if step and observe
+// have no branches: select() instead of if and ?:, | and & instead of || and &&, sin_cos() and wrap() of this file, and whole
+// numbers of 32 bits (cast an action to int first). One that does branch is right all the same, only slower.
+// A world whose episode is over may be stepped once more, with what comes of it thrown away: that must do no harm.
+//
+// A compiler for the GPU (NVRTC, which has no standard library) sees everything but the pictures: keep what draws, and the
+// include of canvas.h, between #ifndef __CUDACC_RTC__ and #endif, and call memcpy, sqrtf, floorf without std::.
 #pragma once
 
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <limits>
+#ifdef __CUDACC_RTC__
+using int8_t = signed char;
+using uint8_t = unsigned char;
+using int16_t = short;
+using uint16_t = unsigned short;
+using int32_t = int;
+using uint32_t = unsigned int;
+using int64_t = long;
+using uint64_t = unsigned long;
+#else
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#endif
 
-#if defined(__SSE2__) && !defined(__CUDACC__)
+#if defined(__SSE2__) && !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
+#define FUGU_SSE2 1
 #include <emmintrin.h>
 #endif
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define FUGU_HD __host__ __device__
 #else
 #define FUGU_HD
@@ -46,7 +68,7 @@ namespace fugu {
 // machine, and no draw depends on what other environments do.
 struct Rng {
   uint64_t key;
-  uint32_t draws;
+  uint64_t draws;  // as wide as the key: no gap whose bytes would be anything
 
   FUGU_HD static uint64_t mix(uint64_t x) {  // the finaliser of SplitMix64: every input bit reaches every output bit
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -60,21 +82,50 @@ struct Rng {
   FUGU_HD uint32_t below(uint32_t n) { return static_cast<uint32_t>((static_cast<uint64_t>(next()) * n) >> 32); }
 };
 
+// The bits of a number, and back.
+FUGU_HD inline uint32_t bits_of(float x) {
+#ifdef __CUDA_ARCH__
+  return __float_as_uint(x);
+#else
+  return __builtin_bit_cast(uint32_t, x);
+#endif
+}
+FUGU_HD inline float of_bits(uint32_t bits) {
+#ifdef __CUDA_ARCH__
+  return __uint_as_float(bits);
+#else
+  return __builtin_bit_cast(float, bits);
+#endif
+}
+
+// `yes ? a : b` that never becomes a branch, so that loops with it can be vectorised.
+FUGU_HD inline float select(bool yes, float a, float b) {
+  const uint32_t all = 0u - static_cast<uint32_t>(yes);
+  return of_bits((bits_of(a) & all) | (bits_of(b) & ~all));
+}
+
+// The whole number nearest to x, halves away from zero; |x| below 2^31.
+FUGU_HD inline int nearest(float x) { return static_cast<int>(x + of_bits(bits_of(0.5f) | (bits_of(x) & 0x80000000u))); }
+
 // Sine and cosine by our own polynomials: branch-free, the same bits on CPU and GPU, and the compiler may vectorise them.
 // Error below 2e-7 for |x| up to a few thousand.
 FUGU_HD inline void sin_cos(float x, float& sine, float& cosine) {
-  const float turns = x * 0.636619772367581343f;  // quarter turns
-  const float nearest = static_cast<float>(static_cast<int>(turns + (turns < 0 ? -0.5f : 0.5f)));
-  const int quadrant = static_cast<int>(nearest);
-  float r = x - nearest * 1.5703125f;  // pi/2 in three parts, so that nothing is lost
-  r -= nearest * 4.837512969970703125e-4f;
-  r -= nearest * 7.549789948768648e-8f;
+  const int quarter = nearest(x * 0.636619772367581343f);
+  const float turned = static_cast<float>(quarter);
+  float r = x - turned * 1.5703125f;  // pi/2 in three parts, so that nothing is lost
+  r -= turned * 4.837512969970703125e-4f;
+  r -= turned * 7.549789948768648e-8f;
   const float r2 = r * r;
   const float s = r + r * r2 * (-1.6666654611e-1f + r2 * (8.3321608736e-3f + r2 * -1.9515295891e-4f));
   const float c = 1.0f - 0.5f * r2 + r2 * r2 * (4.166664568298827e-2f + r2 * (-1.388731625493765e-3f + r2 * 2.443315711809948e-5f));
-  const bool swap = quadrant & 1;
-  sine = (quadrant & 2) ? -(swap ? c : s) : (swap ? c : s);
-  cosine = ((quadrant + 1) & 2) ? -(swap ? s : c) : (swap ? s : c);
+  const uint32_t q = static_cast<uint32_t>(quarter), swap = (bits_of(s) ^ bits_of(c)) & (0u - (q & 1u));  // where q is odd
+  sine = of_bits(bits_of(s) ^ swap ^ ((q & 2u) << 30));
+  cosine = of_bits(bits_of(c) ^ swap ^ (((q + 1u) & 2u) << 30));
+}
+
+// An angle, brought into [-pi, pi] by whole turns.
+FUGU_HD inline float wrap(float angle) {
+  return angle - 6.28318530717958648f * static_cast<float>(nearest(angle * 0.159154943091895336f));
 }
 
 FUGU_HD inline float clamp(float x, float low, float high) { return x < low ? low : (x > high ? high : x); }
@@ -83,7 +134,7 @@ FUGU_HD inline float clamp(float x, float low, float high) { return x < low ? lo
 // (rep stos), which takes longer to start than this takes.
 template <size_t N>
 FUGU_HD inline void clear(void* at) {
-  std::memset(at, 0, N < 16 ? N : 16);
+  memset(at, 0, N < 16 ? N : 16);
   if constexpr (N > 16) clear<N - 16>(static_cast<char*>(at) + 16);
 }
 
@@ -100,31 +151,35 @@ struct Field {
   int choices;                        // kDiscrete, kMultiDiscrete: values 0 .. choices - 1
 };
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
+#ifdef __CUDACC_RTC__
+constexpr float kInf = 3.4028235e38f;  // it has no infinity to offer here, and spaces are the host's business
+#else
+constexpr float kInf = __builtin_huge_valf();
+#endif
 
-constexpr Field box(const char* name, int size, double low = -kInf, double high = kInf) {
+FUGU_HD constexpr Field box(const char* name, int size, double low = -kInf, double high = kInf) {
   return {name, Field::kBox, 'f', 1, {size, 0, 0}, low, high, nullptr, nullptr, 0};
 }
 template <int N>
-constexpr Field box(const char* name, const float (&lows)[N], const float (&highs)[N]) {
+FUGU_HD constexpr Field box(const char* name, const float (&lows)[N], const float (&highs)[N]) {
   return {name, Field::kBox, 'f', 1, {N, 0, 0}, -kInf, kInf, lows, highs, 0};
 }
-constexpr Field bytes(const char* name, int rows, int columns, double high = 255) {
+FUGU_HD constexpr Field bytes(const char* name, int rows, int columns, double high = 255) {
   return {name, Field::kBox, 'B', 2, {rows, columns, 0}, 0, high, nullptr, nullptr, 0};
 }
-constexpr Field signed_bytes(const char* name, int size, double low = -128, double high = 127) {
+FUGU_HD constexpr Field signed_bytes(const char* name, int size, double low = -128, double high = 127) {
   return {name, Field::kBox, 'b', 1, {size, 0, 0}, low, high, nullptr, nullptr, 0};
 }
-constexpr Field image(const char* name, int rows, int columns, double low = -kInf, double high = kInf) {
+FUGU_HD constexpr Field image(const char* name, int rows, int columns, double low = -kInf, double high = kInf) {
   return {name, Field::kBox, 'f', 2, {rows, columns, 0}, low, high, nullptr, nullptr, 0};
 }
-constexpr Field multi_discrete(const char* name, int size, int choices) {
+FUGU_HD constexpr Field multi_discrete(const char* name, int size, int choices) {
   return {name, Field::kMultiDiscrete, 'l', 1, {size, 0, 0}, 0, 0, nullptr, nullptr, choices};
 }
-constexpr Field multi_binary(const char* name, int size) {
+FUGU_HD constexpr Field multi_binary(const char* name, int size) {
   return {name, Field::kMultiBinary, 'b', 1, {size, 0, 0}, 0, 0, nullptr, nullptr, 0};
 }
-constexpr Field discrete(const char* name, int choices) {
+FUGU_HD constexpr Field discrete(const char* name, int choices) {
   return {name, Field::kDiscrete, 'l', 0, {0, 0, 0}, 0, 0, nullptr, nullptr, choices};
 }
 
@@ -141,7 +196,7 @@ FUGU_HD inline int lowest_bit(uint32_t bits) {
 template <int Count>
 FUGU_HD inline void unpack_bits(uint32_t bits, float* out) {
   static_assert(Count > 0 && Count <= 32);
-#if defined(__SSE2__) && !defined(__CUDACC__)
+#ifdef FUGU_SSE2
   const __m128i all = _mm_set1_epi32(static_cast<int>(bits)), one = _mm_castps_si128(_mm_set1_ps(1.0f));
   for (int i = 0; i + 4 <= Count; i += 4) {
     const __m128i lanes = _mm_slli_epi32(_mm_setr_epi32(1, 2, 4, 8), i);
@@ -162,9 +217,9 @@ struct Param {
   int32_t Params::* whole = nullptr;
   double low, high;  // both allowed; refused outside, so that the environment need not look
 
-  constexpr Param(const char* name, float Params::* at, double low = -kInf, double high = kInf)
+  FUGU_HD constexpr Param(const char* name, float Params::* at, double low = -kInf, double high = kInf)
       : name(name), real(at), low(low), high(high) {}
-  constexpr Param(const char* name, int32_t Params::* at, double low = -2147483648.0, double high = 2147483647.0)
+  FUGU_HD constexpr Param(const char* name, int32_t Params::* at, double low = -2147483648.0, double high = 2147483647.0)
       : name(name), whole(at), low(low), high(high) {}
 };
 

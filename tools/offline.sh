@@ -10,8 +10,7 @@ if [ ! -e $venv/.ready ]; then
   # torch and numpy are those of the python3 found here, which may itself live in a virtual environment
   python3 -c 'import site; print("\n".join(site.getsitepackages()))' > "$(echo $venv/lib/python*/site-packages)/outer.pth"
   pip="$venv/bin/pip --disable-pip-version-check"
-  $pip install --quiet --no-index --find-links wheels gymnasium cloudpickle psutil tyro rich pytest pytest-timeout hypothesis \
-    scikit-build-core nanobind ninja cmake
+  $pip install --quiet --no-index --no-deps wheels/*.whl
   PATH="$PWD/$venv/bin:$PATH" $pip install --quiet --no-index --no-build-isolation --no-deps --editable .
   touch $venv/.ready
 fi

@@ -2,8 +2,11 @@
 // Barto's book, one Runge-Kutta step of 0.2 s).
 #pragma once
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -11,6 +14,7 @@ struct Acrobot {
   static constexpr const char* name = "acrobot";
   static constexpr int agents = 1;
   static constexpr int time_limit = 500;
+  static constexpr bool lanes = true;
 
   struct Obs {
     float cosine1, sine1, cosine2, sine2, theta1_dot, theta2_dot;
@@ -43,8 +47,8 @@ struct Acrobot {
     s.theta2_dot = rng.uniform(-0.1f, 0.1f);
   }
 
-  FUGU_HD static bool step(State& s, const Params& p, Rng&, const Action* action, float* reward) {
-    const float torque = static_cast<float>(action[0] - 1);
+  FUGU_HD static bool step(State& s, const Params& p, const Action* action, float* reward) {
+    const float torque = static_cast<float>(static_cast<int>(action[0]) - 1);
     const State k1 = slope(s, p, torque), k2 = slope(ahead(s, k1, p.dt / 2), p, torque);
     const State k3 = slope(ahead(s, k2, p.dt / 2), p, torque), k4 = slope(ahead(s, k3, p.dt), p, torque);
     const float sixth = p.dt / 6.0f;
@@ -58,7 +62,7 @@ struct Acrobot {
     sin_cos(s.theta1, sine, cosine1);
     sin_cos(s.theta1 + s.theta2, sine, cosine12);
     const bool up = -cosine1 - cosine12 > 1.0f;
-    reward[0] = up ? 0.0f : -1.0f;
+    reward[0] = select(up, 0.0f, -1.0f);
     return up;
   }
 
@@ -69,6 +73,7 @@ struct Acrobot {
     row->theta2_dot = s.theta2_dot;
   }
 
+#ifndef __CUDACC_RTC__
   static constexpr int width = 500, height = 500;
 
   static void render(const State& s, const Params& p, Canvas& canvas) {
@@ -84,6 +89,7 @@ struct Acrobot {
     canvas.disc(x0, y0, 9, colors::yellow);
     canvas.disc(x1, y1, 9, colors::yellow);
   }
+#endif
 
  private:
   FUGU_HD static State ahead(const State& s, const State& k, float dt) {
@@ -91,10 +97,10 @@ struct Acrobot {
   }
 
   FUGU_HD static State slope(const State& s, const Params& p, float torque) {
-    float sine2, cosine2, sine1, cosine1, sine12, cosine12;
+    float sine2, cosine2, sine1, cosine1;
     sin_cos(s.theta1, sine1, cosine1);
     sin_cos(s.theta2, sine2, cosine2);
-    sin_cos(s.theta1 + s.theta2, sine12, cosine12);
+    const float sine12 = sine1 * cosine2 + cosine1 * sine2;  // of theta1 + theta2
     const float d1 = p.mass1 * p.center1 * p.center1 +
                      p.mass2 * (p.length1 * p.length1 + p.center2 * p.center2 + 2 * p.length1 * p.center2 * cosine2) + 2 * p.inertia;
     const float d2 = p.mass2 * (p.center2 * p.center2 + p.length1 * p.center2 * cosine2) + p.inertia;
@@ -106,12 +112,6 @@ struct Acrobot {
     const float acc2 = (torque + d2 / d1 * phi1 - p.mass2 * p.length1 * p.center2 * s.theta1_dot * s.theta1_dot * sine2 - phi2) /
                        (p.mass2 * p.center2 * p.center2 + p.inertia - d2 * d2 / d1);
     return {s.theta1_dot, s.theta2_dot, -(d2 * acc2 + phi1) / d1, acc2};
-  }
-
-  FUGU_HD static float wrap(float x) {  // into [-pi, pi]
-    while (x > kPi) x -= 2.0f * kPi;
-    while (x < -kPi) x += 2.0f * kPi;
-    return x;
   }
 };
 

@@ -6,8 +6,11 @@
 // Logs: score, the payout of the arm pulled divided by the highest one, so 1 is the optimum and chance is 0.528.
 #pragma once
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -58,6 +61,7 @@ struct Bandit {
     values[0] = best > 0 && s.arm >= 0 ? payout(p, s.arm) / best : 1.0f;
   }
 
+#ifndef __CUDACC_RTC__
   static constexpr int width = 240, height = 160;
   static void render(const State& s, const Params& p, Canvas& canvas) {
     canvas.fill(colors::white);
@@ -68,6 +72,7 @@ struct Bandit {
       if (arm == s.arm) canvas.disc(left + 22, 147, 6, colors::black);
     }
   }
+#endif
 
  private:
   FUGU_HD static float payout(const Params& p, int arm) {

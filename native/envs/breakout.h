@@ -19,8 +19,11 @@
 // Actions: 0 stay, 1 left, 2 right. Reward: 1 per brick. The episode ends when the last ball is lost or the last brick gone.
 #pragma once
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -97,6 +100,7 @@ struct Breakout {
     for (int r = 0; r < kRows; ++r) unpack_bits<kColumns>(s.bricks[r], row->bricks + r * kColumns);
   }
 
+#ifndef __CUDACC_RTC__
   static constexpr int width = 360, height = 320;
   static void render(const State& s, const Params& p, Canvas& canvas) {
     constexpr Color rows[kRows] = {colors::red, colors::orange, colors::yellow, colors::green, colors::blue, colors::purple};
@@ -110,6 +114,7 @@ struct Breakout {
     canvas.rectangle(2 * (s.x - kBall), 2 * (s.y - kBall), 4 * kBall, 4 * kBall, colors::white);
     for (int ball = 0; ball < s.balls; ++ball) canvas.disc(12.0f + 14.0f * static_cast<float>(ball), 12, 4, colors::gray);
   }
+#endif
 
  private:
   FUGU_HD static void launch(State& s, const Params& p, Rng& rng) {

@@ -1,8 +1,11 @@
 // A pole on a cart, pushed left or right: Gymnasium's CartPole-v1, with its equations and its explicit Euler step.
 #pragma once
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -10,15 +13,15 @@ struct CartPole {
   static constexpr const char* name = "cartpole";
   static constexpr int agents = 1;
   static constexpr int time_limit = 500;
+  static constexpr bool lanes = true;
 
   struct Obs {
     float x, x_dot, theta, theta_dot;
   };
   using Action = int64_t;  // 0 left, 1 right
 
-  static constexpr float kBig = std::numeric_limits<float>::infinity();
-  static constexpr float kHigh[4] = {4.8f, kBig, 0.41887903f, kBig};
-  static constexpr float kLow[4] = {-4.8f, -kBig, -0.41887903f, -kBig};
+  static constexpr float kHigh[4] = {4.8f, kInf, 0.41887903f, kInf};
+  static constexpr float kLow[4] = {-4.8f, -kInf, -0.41887903f, -kInf};
   static constexpr Field observation[] = {box("", kLow, kHigh)};
   static constexpr Field action[] = {discrete("", 2)};
 
@@ -40,25 +43,26 @@ struct CartPole {
     s.theta_dot = rng.uniform(-0.05f, 0.05f);
   }
 
-  FUGU_HD static bool step(State& s, const Params& p, Rng&, const Action* action, float* reward) {
-    const float force = action[0] == 1 ? p.force : -p.force;
+  FUGU_HD static bool step(State& s, const Params& p, const Action* action, float* reward) {
+    const float force = select(static_cast<int>(action[0]) == 1, p.force, -p.force);
     float sine, cosine;
     sin_cos(s.theta, sine, cosine);
-    const float total_mass = p.cart_mass + p.pole_mass, pole_moment = p.pole_mass * p.half_length;
-    const float push = (force + pole_moment * s.theta_dot * s.theta_dot * sine) / total_mass;
+    const float per_mass = 1.0f / (p.cart_mass + p.pole_mass), pole_moment = p.pole_mass * p.half_length;
+    const float push = (force + pole_moment * s.theta_dot * s.theta_dot * sine) * per_mass;
     const float theta_acc =
-        (p.gravity * sine - cosine * push) / (p.half_length * (4.0f / 3.0f - p.pole_mass * cosine * cosine / total_mass));
-    const float x_acc = push - pole_moment * theta_acc * cosine / total_mass;
+        (p.gravity * sine - cosine * push) / (p.half_length * (4.0f / 3.0f - p.pole_mass * cosine * cosine * per_mass));
+    const float x_acc = push - pole_moment * theta_acc * cosine * per_mass;
     s.x += p.dt * s.x_dot;
     s.x_dot += p.dt * x_acc;
     s.theta += p.dt * s.theta_dot;
     s.theta_dot += p.dt * theta_acc;
     reward[0] = 1.0f;
-    return s.x < -p.max_x || s.x > p.max_x || s.theta < -p.max_theta || s.theta > p.max_theta;
+    return (s.x < -p.max_x) | (s.x > p.max_x) | (s.theta < -p.max_theta) | (s.theta > p.max_theta);
   }
 
   FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) { *row = s; }
 
+#ifndef __CUDACC_RTC__
   static constexpr int width = 600, height = 400;
 
   static void render(const State& s, const Params& p, Canvas& canvas) {
@@ -74,6 +78,7 @@ struct CartPole {
     canvas.line(x, rail - 36, x + pole * sine, rail - 36 - pole * cosine, 12, colors::orange);
     canvas.disc(x, rail - 36, 6, colors::blue);
   }
+#endif
 };
 
 }  // namespace fugu

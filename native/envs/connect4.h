@@ -8,8 +8,11 @@
 // Logs: score, 1 for a win, 0.5 for a draw, 0 for a loss; draw; illegal, 1 for the player who lost by a full column.
 #pragma once
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -74,7 +77,7 @@ struct Connect4 {
 
   FUGU_HD static void observe(const State& s, const Params&, int agent, Obs* row) {
     if (agent == 0)
-      std::memcpy(row->cell, s.cell, kCells);
+      memcpy(row->cell, s.cell, kCells);
     else  // 1 and 2 change places
       for (int i = 0; i < kCells; ++i) row->cell[i] = static_cast<uint8_t>((s.cell[i] << 1 | s.cell[i] >> 1) & 3);
   }
@@ -87,6 +90,7 @@ struct Connect4 {
     values[2] = s.outcome == kIllegal && s.winner != agent;
   }
 
+#ifndef __CUDACC_RTC__
   static constexpr int width = 40 * kColumns, height = 40 * kRows;
   static void render(const State& s, const Params&, Canvas& canvas) {
     canvas.fill(colors::blue);
@@ -94,11 +98,13 @@ struct Connect4 {
       canvas.disc(40.0f * static_cast<float>(i % kColumns) + 19.5f, 40.0f * static_cast<float>(i / kColumns) + 19.5f, 16,
                   s.cell[i] == 0 ? colors::white : s.cell[i] == 1 ? colors::red : colors::yellow);
   }
+#endif
 
  private:
   FUGU_HD static bool four(uint64_t stones) {
+    const int ways[] = {1, 7, 6, 8};  // column, row, both diagonals
     bool found = false;
-    for (const int way : {1, 7, 6, 8}) {  // column, row, both diagonals
+    for (const int way : ways) {
       const uint64_t pairs = stones & (stones >> way);
       found |= (pairs & (pairs >> 2 * way)) != 0;
     }

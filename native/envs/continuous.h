@@ -9,8 +9,11 @@
 // Logs: score, the return but not below 0.
 #pragma once
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -67,6 +70,7 @@ struct Continuous {
     values[0] = clamp(1.0f - s.distance / s.start, 0.0f, 1.0f);
   }
 
+#ifndef __CUDACC_RTC__
   static constexpr int width = 220, height = 220;
   static void render(const State& s, const Params& p, Canvas& canvas) {
     canvas.fill(colors::white);
@@ -75,6 +79,7 @@ struct Continuous {
     canvas.line(110, 110, 110 + 100 * s.at.x, 110 - 100 * s.at.y, 1.5f, colors::gray);
     canvas.disc(110 + 100 * s.at.x, 110 - 100 * s.at.y, 5, colors::teal);
   }
+#endif
 
  private:
   FUGU_HD static float away(const Obs& at) {

@@ -11,8 +11,11 @@
 // Logs: score, 1 if the goal was reached, else 0.
 #pragma once
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -78,7 +81,7 @@ struct Maze {
       fields = spread(s.wall[y] >> x) + (off ? 2 * ones : beside);
       // Eight bytes at once: the eighth is overwritten by the next line; the last line takes the end of the one above along.
       if (line == kView - 1) fields = fields << 8 | (above >> 48 & 0xff);
-      std::memcpy(row->field + line * kView - (line == kView - 1), &fields, 8);
+      memcpy(row->field + line * kView - (line == kView - 1), &fields, 8);
     }
     const int right = s.goal_x - x + kReach, down = s.goal_y - top + kReach;
     const bool sees = right >= 0 && right < kView && down >= 0 && down < kView;
@@ -92,6 +95,7 @@ struct Maze {
   }
 
   // The whole maze; what the agent sees is lighter.
+#ifndef __CUDACC_RTC__
   static constexpr int width = 12 * kMaxSize, height = 12 * kMaxSize;
   static void render(const State& s, const Params& p, Canvas& canvas) {
     canvas.fill(colors::white);
@@ -107,6 +111,7 @@ struct Maze {
     canvas.rectangle(unit * s.goal_x + 2, unit * s.goal_y + 2, unit - 4, unit - 4, colors::orange);
     canvas.disc(unit * (s.x + 0.5f) - 0.5f, unit * (s.y + 0.5f) - 0.5f, 0.36f * unit, colors::teal);
   }
+#endif
 
  private:
   FUGU_HD static int step_x(int way) { return (way & 1) * (2 - way); }        // 0, 1, 0, -1

@@ -10,8 +10,11 @@
 // Logs: score, the share of right answers.
 #pragma once
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -68,6 +71,7 @@ struct Memory {
   }
 
   // Above the digits (pale while hidden), below the answers.
+#ifndef __CUDACC_RTC__
   static constexpr int width = 240, height = 120;
   static void render(const State& s, const Params& p, Canvas& canvas) {
     canvas.fill(colors::white);
@@ -84,6 +88,7 @@ struct Memory {
       if (asked) canvas.rectangle(x, 66 + side + 4, side, 4, colors::black);
     }
   }
+#endif
 };
 
 }  // namespace fugu

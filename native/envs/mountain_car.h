@@ -1,8 +1,11 @@
 // An underpowered car in a valley: Gymnasium's MountainCar-v0.
 #pragma once
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -10,6 +13,7 @@ struct MountainCar {
   static constexpr const char* name = "mountain_car";
   static constexpr int agents = 1;
   static constexpr int time_limit = 200;
+  static constexpr bool lanes = true;
 
   struct Obs {
     float position, velocity;
@@ -34,18 +38,21 @@ struct MountainCar {
     s.velocity = 0.0f;
   }
 
-  FUGU_HD static bool step(State& s, const Params& p, Rng&, const Action* action, float* reward) {
+  FUGU_HD static bool step(State& s, const Params& p, const Action* action, float* reward) {
     float sine, slope;
     sin_cos(3.0f * s.position, sine, slope);
-    s.velocity = clamp(s.velocity + static_cast<float>(action[0] - 1) * p.force - slope * p.gravity, -0.07f, 0.07f);
-    s.position = clamp(s.position + s.velocity, -1.2f, 0.6f);
-    if (s.position == -1.2f && s.velocity < 0) s.velocity = 0;
+    const float push = static_cast<float>(static_cast<int>(action[0]) - 1) * p.force;
+    s.velocity = clamp(s.velocity + push - slope * p.gravity, -0.07f, 0.07f);
+    const float moved = s.position + s.velocity;
+    s.position = clamp(moved, -1.2f, 0.6f);
+    s.velocity = select((moved <= -1.2f) & (s.velocity < 0), 0.0f, s.velocity);  // the wall on the left stops it
     reward[0] = -1.0f;
-    return s.position >= p.goal && s.velocity >= p.goal_velocity;
+    return (s.position >= p.goal) & (s.velocity >= p.goal_velocity);
   }
 
   FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) { *row = s; }
 
+#ifndef __CUDACC_RTC__
   static constexpr int width = 600, height = 400;
 
   static void render(const State& s, const Params& p, Canvas& canvas) {
@@ -58,10 +65,10 @@ struct MountainCar {
     const float goal_x = pixel_x(p.goal), goal_y = pixel_y(p.goal);
     canvas.line(goal_x, goal_y, goal_x, goal_y - 48, 3, colors::black);
     for (int i = 0; i < 14; ++i)  // the flag, line by line
-      canvas.rectangle(goal_x, goal_y - 48 + static_cast<float>(i), 24 - 1.6f * std::fabs(static_cast<float>(i) - 7), 1, colors::red);
+      canvas.rectangle(goal_x, goal_y - 48 + static_cast<float>(i), 24 - 1.6f * fabsf(static_cast<float>(i) - 7), 1, colors::red);
     float sine, cosine;
     sin_cos(3.0f * s.position, sine, cosine);
-    const float rise = 1.35f * cosine, length = std::sqrt(1 + rise * rise);  // the slope under the car, in pixels
+    const float rise = 1.35f * cosine, length = sqrtf(1 + rise * rise);  // the slope under the car, in pixels
     const float along_x = 1 / length, along_y = -rise / length, up_x = -rise / length, up_y = -1 / length;
     const float x = pixel_x(s.position), y = pixel_y(s.position);
     canvas.line(x - 15 * along_x + 16 * up_x, y - 15 * along_y + 16 * up_y, x + 15 * along_x + 16 * up_x, y + 15 * along_y + 16 * up_y,
@@ -74,7 +81,8 @@ struct MountainCar {
 
   static float position_at(float x) { return x / kScale - 1.2f; }
   static float pixel_x(float position) { return (position + 1.2f) * kScale; }
-  static float pixel_y(float position) { return static_cast<float>(height) - 40 - kScale * (0.45f * std::sin(3.0f * position) + 0.45f); }
+  static float pixel_y(float position) { return static_cast<float>(height) - 40 - kScale * (0.45f * sinf(3.0f * position) + 0.45f); }
+#endif
 };
 
 }  // namespace fugu

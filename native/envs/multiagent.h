@@ -7,8 +7,11 @@
 // Logs: score, the return of the agent.
 #pragma once
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -49,6 +52,7 @@ struct Multiagent {
   }
 
   // An agent is a disc on one of two fields, pale before it has chosen; its own field has a dark frame.
+#ifndef __CUDACC_RTC__
   static constexpr int width = 200, height = 200;
   static void render(const State& s, const Params&, Canvas& canvas) {
     canvas.fill(colors::white);
@@ -64,6 +68,7 @@ struct Multiagent {
       if (s.right[agent] < 0) canvas.disc(100, top + 35, 22, colors::gray);
     }
   }
+#endif
 };
 
 }  // namespace fugu

@@ -7,8 +7,11 @@
 // Logs: score, 1 if the lock opened, else 0.
 #pragma once
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -51,6 +54,7 @@ struct Password {
   static constexpr const char* logs[] = {"score"};
   FUGU_HD static void log(const State& s, const Params& p, int, float* values) { values[0] = open(s, p) ? 1.0f : 0.0f; }
 
+#ifndef __CUDACC_RTC__
   static constexpr int width = 240, height = 80;
   static void render(const State& s, const Params& p, Canvas& canvas) {
     canvas.fill(colors::white);
@@ -67,6 +71,7 @@ struct Password {
       }
     }
   }
+#endif
 
  private:
   FUGU_HD static bool open(const State& s, const Params& p) { return s.count == kLength && s.typed == p.password; }

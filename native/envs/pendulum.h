@@ -1,8 +1,11 @@
 // A pendulum to be swung up and held with a weak motor: Gymnasium's Pendulum-v1. Never terminates by itself.
 #pragma once
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -10,6 +13,7 @@ struct Pendulum {
   static constexpr const char* name = "pendulum";
   static constexpr int agents = 1;
   static constexpr int time_limit = 200;
+  static constexpr bool lanes = true;
 
   struct Obs {
     float cosine, sine, theta_dot;
@@ -18,6 +22,7 @@ struct Pendulum {
     float torque;
   };
 
+  static constexpr float kPi = 3.14159265358979f;
   static constexpr float kHigh[3] = {1.0f, 1.0f, 8.0f};
   static constexpr float kLow[3] = {-1.0f, -1.0f, -8.0f};
   static constexpr Field observation[] = {box("", kLow, kHigh)};
@@ -39,7 +44,7 @@ struct Pendulum {
     s.theta_dot = rng.uniform(-1.0f, 1.0f);
   }
 
-  FUGU_HD static bool step(State& s, const Params& p, Rng&, const Action* action, float* reward) {
+  FUGU_HD static bool step(State& s, const Params& p, const Action* action, float* reward) {
     const float torque = clamp(action[0].torque, -p.max_torque, p.max_torque);
     const float angle = wrap(s.theta);
     reward[0] = -(angle * angle + 0.1f * s.theta_dot * s.theta_dot + 0.001f * torque * torque);
@@ -56,6 +61,7 @@ struct Pendulum {
     row->theta_dot = s.theta_dot;
   }
 
+#ifndef __CUDACC_RTC__
   static constexpr int width = 400, height = 400;
 
   static void render(const State& s, const Params& p, Canvas& canvas) {
@@ -67,14 +73,7 @@ struct Pendulum {
     canvas.line(x, y, x - rod * sine, y - rod * cosine, 36, colors::red);
     canvas.disc(x, y, 8, colors::black);
   }
-
- private:
-  static constexpr float kPi = 3.14159265358979f;
-
-  FUGU_HD static float wrap(float x) {  // into [-pi, pi)
-    const float turns = (x + kPi) * (0.5f / kPi);
-    return x - 2.0f * kPi * floorf(turns);
-  }
+#endif
 };
 
 }  // namespace fugu

@@ -17,8 +17,11 @@
 // when one side has `points`.
 #pragma once
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -112,6 +115,7 @@ struct Pong {
     row->lost = static_cast<float>(s.lost) / points;
   }
 
+#ifndef __CUDACC_RTC__
   static constexpr int width = 240, height = 240;
   static void render(const State& s, const Params& p, Canvas& canvas) {
     canvas.fill(colors::black);
@@ -126,6 +130,7 @@ struct Pong {
     canvas.rectangle(width / 2 + 6, 6, won, 4, colors::green);
     canvas.rectangle(width / 2 - 6 - lost, 6, lost, 4, colors::orange);
   }
+#endif
 
  private:
   FUGU_HD static void launch(State& s, const Params& p, Rng& rng, bool to_player) {

@@ -14,10 +14,12 @@
 // 4 wall. Actions: 0 up, 1 right, 2 down, 3 left. Reward: 1 for food, -1 for death. Episodes end by death, one by one.
 #pragma once
 
-#include <cstring>
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -104,6 +106,7 @@ struct Snake {
     memcpy(row->cells, cells, sizeof row->cells);
   }
 
+#ifndef __CUDACC_RTC__
   static constexpr int width = 252, height = 252;  // 6 per cell, and a wall of one cell around
   static void render(const State& s, const Params&, Canvas& canvas) {
     constexpr Color owners[agents] = {colors::green,  colors::blue, colors::orange,    colors::purple,
@@ -122,6 +125,7 @@ struct Snake {
         if (at == s.head[owner]) canvas.rectangle(left + 2, top + 2, 2, 2, colors::white);
       }
   }
+#endif
 
  private:
   FUGU_HD static uint8_t body(int agent, int direction) { return static_cast<uint8_t>(kBody + 4 * agent + direction); }

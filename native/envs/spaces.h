@@ -8,8 +8,11 @@
 // Logs: score, the return; flat and image, the share of right answers of each part.
 #pragma once
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -68,6 +71,7 @@ struct Spaces {
   }
 
   // The image, the numbers below it, and at the right of each whether it was answered rightly.
+#ifndef __CUDACC_RTC__
   static constexpr int width = 220, height = 220;
   static void render(const State& s, const Params&, Canvas& canvas) {
     canvas.fill(colors::white);
@@ -81,6 +85,7 @@ struct Spaces {
     canvas.disc(195, 90, 12, s.image_right < 0 ? colors::light : s.image_right ? colors::green : colors::red);
     canvas.disc(195, 194, 12, s.flat_right < 0 ? colors::light : s.flat_right ? colors::green : colors::red);
   }
+#endif
 
  private:
   FUGU_HD static bool flat_positive(const State& s) {

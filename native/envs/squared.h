@@ -10,8 +10,11 @@
 // Logs: score, 5 / steps if the mark was reached, else 0.
 #pragma once
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -74,6 +77,7 @@ struct Squared {
     values[0] = s.distance == 0 ? static_cast<float>(kMiddle) / static_cast<float>(s.steps) : 0.0f;
   }
 
+#ifndef __CUDACC_RTC__
   static constexpr int width = 20 * kSide, height = 20 * kSide;
   static void render(const State& s, const Params&, Canvas& canvas) {
     canvas.fill(colors::white);
@@ -83,6 +87,7 @@ struct Squared {
     canvas.rectangle(20.0f * s.mark_x + 1, 20.0f * s.mark_y + 1, 18, 18, colors::orange);
     canvas.disc(20.0f * s.x + 9.5f, 20.0f * s.y + 9.5f, 7, colors::teal);
   }
+#endif
 
  private:
   //                               up-left left  dl    down  dr    right ur    up

@@ -9,8 +9,11 @@
 // Logs: score, the return.
 #pragma once
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -56,6 +59,7 @@ struct Stochastic {
   }
 
   // How far the episode is, the share of zeros so far, and where it should be.
+#ifndef __CUDACC_RTC__
   static constexpr int width = 240, height = 100;
   static void render(const State& s, const Params& p, Canvas& canvas) {
     canvas.fill(colors::white);
@@ -66,6 +70,7 @@ struct Stochastic {
     canvas.rectangle(20, 44, 200 * share, 32, colors::teal);
     canvas.rectangle(20 + 200 * p.probability - 1.5f, 36, 3, 48, colors::red);
   }
+#endif
 
  private:
   FUGU_HD static float closeness(const State& s, const Params& p) {

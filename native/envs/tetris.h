@@ -18,10 +18,12 @@
 // more, when the next piece collides where it appears, or when a piece is locked with a cell above the board.
 #pragma once
 
-#include <cstring>
 
-#include "../canvas.h"
 #include "../env.h"
+
+#ifndef __CUDACC_RTC__
+#include "../canvas.h"
+#endif
 
 namespace fugu {
 
@@ -138,6 +140,7 @@ struct Tetris {
     row->fall = static_cast<float>(s.age) / static_cast<float>(p.gravity);
   }
 
+#ifndef __CUDACC_RTC__
   static constexpr int width = 216, height = 260;  // 12 per cell
   static void render(const State& s, const Params&, Canvas& canvas) {
     constexpr Color kinds[kKinds] = {colors::teal, colors::yellow, colors::purple, colors::green, colors::red, colors::blue,
@@ -157,6 +160,7 @@ struct Tetris {
         cell(12 + bit % 4, bit / 4 + (s.next == 0 ? 0 : 1), kinds[s.next]);
     }
   }
+#endif
 
  private:
   // The cells of a piece in its box: bit 4 * row + column.

@@ -11,17 +11,24 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fugu import emulation, errors, spaces, vector
+    from fugu import emulation, errors, policy, spaces, vector
     from fugu.emulation import Env, Rows, check_env, emulate
     from fugu.errors import FuguError
+    from fugu.run.run import Run
+    from fugu.run.train import train
     from fugu.spaces import Layout
 
 # public name -> module that defines it; modules map to themselves
 _PUBLIC = {
     "emulation": "fugu.emulation",
     "errors": "fugu.errors",
+    "policy": "fugu.policy",
     "spaces": "fugu.spaces",
     "vector": "fugu.vector",
+    "algorithm": "fugu.algorithm",
+    "presets": "fugu.presets",
+    "Run": "fugu.run.run",
+    "train": "fugu.run.train",
     "Env": "fugu.emulation",
     "Rows": "fugu.emulation",
     "check_env": "fugu.emulation",
@@ -35,12 +42,17 @@ __all__ = [
     "FuguError",
     "Layout",
     "Rows",
+    "Run",
     "__version__",
+    "algorithm",
     "check_env",
     "emulate",
     "emulation",
     "errors",
+    "policy",
+    "presets",
     "spaces",
+    "train",
     "vector",
 ]
 

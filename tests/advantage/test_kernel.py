@@ -34,6 +34,24 @@ def test_kernel_equals_reference_at_every_remainder(kernel, segments, horizon):
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("horizon", [32, 40, 63, 248, 256, 264, 269, 515, 600])
+def test_kernel_equals_reference_over_long_horizons(kernel, horizon):
+    """Endings are looked up in blocks of columns; there must be some on both sides of where two blocks meet."""
+    columns, ratio = noise(16, horizon, seed=horizon), random_ratio(16, horizon)
+    np.testing.assert_allclose(gae(**columns, **SETTINGS), gae_reference(**columns, **SETTINGS), rtol=0, atol=1e-5)
+    expected = vtrace_reference(**columns, ratio=ratio, **SETTINGS)
+    np.testing.assert_allclose(vtrace(**columns, ratio=ratio, **SETTINGS), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [2, 128, 255])
+def test_any_byte_but_zero_is_true(kernel, value):
+    columns = noise(9, 41)
+    expected = gae_reference(**columns, **SETTINGS)
+    for name in ("terminated", "truncated"):
+        columns[name] = (columns[name].view(np.uint8) * np.uint8(value)).view(np.bool_)
+    np.testing.assert_allclose(gae(**columns, **SETTINGS), expected, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)])
 def test_nothing_in_nothing_out(kernel, shape):
     columns = noise(*shape)

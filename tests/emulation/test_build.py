@@ -55,6 +55,30 @@ def play(env: object, backend: str, **settings: object) -> list[bytes]:
         return seen
 
 
+@pytest.mark.parametrize("debug", [False, True])
+def test_an_environment_is_compiled_with_the_flags_of_the_core(header, monkeypatch, tmp_path, debug):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    commands: list[list[str]] = []
+    monkeypatch.setattr("fugu.emulation.build._compile", lambda command, header, library: commands.append(command))
+    build(header, debug=debug)
+    root = Path(__file__).parents[2]
+    flags = re.findall(r"^-\S+$", (root / "native" / "flags.txt").read_text(), re.MULTILINE)
+    assert "-O3" in flags and [flag for flag in commands[0] if flag in flags] == flags
+    assert [flag for flag in commands[0] if flag.startswith("-O")][-1] == ("-O1" if debug else "-O3")
+    options = re.findall(r"target_compile_options\(_native PRIVATE (.*)\)", (root / "CMakeLists.txt").read_text())
+    assert options[0] == "${FUGU_FLAGS}", "flags of the core belong into native/flags.txt"
+
+
+def test_lanes_give_the_same_bytes_as_one_world_after_the_other(header):
+    after_the_other = play("my_env.h", "native", env_kwargs={"max_steps": 9})
+    change(header, "static constexpr int time_limit", "static constexpr bool lanes = true;\n  static constexpr int time_limit")
+    with pytest.raises(ConfigError, match="lanes need: static bool step"):
+        build("my_env.h")
+    change(header, "const Params& p, fugu::Rng&, const Action*", "const Params& p, const Action*")
+    assert play("my_env.h", "native", env_kwargs={"max_steps": 9}) == after_the_other
+    assert play("my_env.h", "serial", env_kwargs={"max_steps": 9}) == after_the_other
+
+
 def test_starter_is_sound_and_shows_its_settings(header, capsys):
     report = fugu.check_env("my_env.h", env_kwargs={"size": 5})
     assert report.ok and not report.findings, str(report)

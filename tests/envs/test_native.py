@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 
 import fugu
-from fugu.emulation.native import names
+from fugu.emulation.env import Rows
+from fugu.emulation.native import RESET, STEP, columns, names, native_spec
 from fugu.errors import CallOrderError, ConfigError, SpaceError
+from fugu.native import native
+from fugu.spaces import Layout
 
 STEPS = 10_000
+STEP_NARROW = 3
+"""the engine's command for a step without the machine's widest vectors"""
 
 
 def set_cartpole(env, obs):
@@ -120,6 +125,46 @@ def test_any_number_of_threads_gives_the_same_bytes(name):
             vec.recv()
             results.append((seen, vec.drain_log()))
     assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_vector_instructions_of_this_machine_change_no_byte(name):
+    spec = native_spec(name, {})
+    choices = Layout(spec.action_space)
+    seen = []
+    for command in (STEP, STEP_NARROW):
+        worlds = native.Worlds(name, 777, {"max_steps": 30}, [0, 100, 777], 2)  # groups that end amid a block of lanes
+        rows = [Rows.zeros(Layout(spec.observation_space), 777) for _ in range(2)]
+        action, seeds = choices.zeros(777), np.arange(777)
+        worlds.bind(seeds, action, [columns(slot) for slot in rows])
+        rng, bytes_ = np.random.default_rng(0), []
+        for t in range(100):
+            action[...] = rng.integers(0, 2, 777) if spec.action_space.shape == () else rng.uniform(-2, 2, action.shape)
+            for group in (0, 1):
+                worlds.start(group, RESET if t == 0 else command, t % 2)
+            for group in (0, 1):
+                worlds.finish(group)
+            bytes_ += [column.tobytes() for column in columns(rows[t % 2]) if column is not None]
+        seen.append((bytes_, worlds.state, worlds.drain()))
+    assert seen[0] == seen[1]
+    assert seen[0][2][0] > 777
+
+
+def test_log_is_the_same_however_often_it_is_drained_while_groups_run():
+    def play(num_workers, every):
+        with fugu.vector.make("cartpole", 400, backend="native", batch_size=100, num_workers=num_workers) as vec:
+            vec.async_reset(seed=0)
+            rng, logs = np.random.default_rng(0), []
+            for t in range(2000):
+                vec.recv()
+                vec.send(rng.integers(0, 2, 100))
+                if t % every == every - 1:  # all four groups are running
+                    logs.append(vec.drain_log())
+            return sum(log.episodes for log in logs), round(sum(log.episodes * log.mean_length for log in logs))
+
+    once = play(1, 2000)
+    assert once == play(2, 1) == play(2, 500)
+    assert once[0] > 5000
 
 
 @pytest.mark.parametrize("name", names())
@@ -250,3 +295,15 @@ def test_idle_threads_use_no_cpu():
         before = sum(psutil.Process().cpu_times()[:2])
         time.sleep(1)
         assert sum(psutil.Process().cpu_times()[:2]) - before <= 0.02
+
+
+@pytest.mark.parametrize("name", names())
+def test_action_masks_are_open_where_the_environment_forbids_nothing(name):
+    with fugu.vector.make(name, 3, seed=1) as vec:
+        vec.reset()
+        for _ in range(3):
+            mask = vec.action_mask
+            if mask is not None:
+                assert mask.any(axis=1).all(), "a row without any choice has no distribution"
+                assert mask.all() or name == "connect4"
+            vec.step(np.stack([vec.action_layout.zeros(vec.num_agents)])[0])

@@ -20,6 +20,7 @@ Row t holds an observation, the action taken on it and what that action produced
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -49,14 +50,13 @@ def gae(
     core; the result does not depend on it.
     """
     gamma, lam = check_fraction("gamma", gamma), check_fraction("lam", lam)
-    columns = check_columns(value, reward, terminated, truncated, bootstrap, mask=mask, out=out)
     threads = check_threads(threads)
+    inputs = (value, reward, terminated, truncated, bootstrap)
     if native is not None:
-        compute_native(columns, gamma, lam, threads=threads)
-    else:
-        c = columns
-        gae_reference(c.value, c.reward, c.terminated, c.truncated, c.bootstrap, gamma=gamma, lam=lam, mask=c.mask, out=c.out)
-    return columns.result
+        return compute_native(*inputs, None, mask, out, (gamma, gamma * lam, math.inf, math.inf), threads)
+    c = check_columns(*inputs, mask=mask, out=out)
+    gae_reference(c.value, c.reward, c.terminated, c.truncated, c.bootstrap, gamma=gamma, lam=lam, mask=c.mask, out=c.out)
+    return c.result
 
 
 def gae_reference(

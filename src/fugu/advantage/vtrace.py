@@ -49,15 +49,14 @@ def vtrace(
     """
     gamma, lam = check_fraction("gamma", gamma), check_fraction("lam", lam)
     rho_clip, c_clip = check_clip("rho_clip", rho_clip), check_clip("c_clip", c_clip)
-    columns = check_columns(value, reward, terminated, truncated, bootstrap, ratio, mask, out)
     threads = check_threads(threads)
     if native is not None:
-        compute_native(columns, gamma, lam, rho_clip, c_clip, threads=threads)
-    else:
-        c = columns
-        inputs = (c.value, c.reward, c.terminated, c.truncated, c.bootstrap, c.ratio)
-        vtrace_reference(*inputs, gamma=gamma, lam=lam, rho_clip=rho_clip, c_clip=c_clip, mask=c.mask, out=c.out)  # type: ignore[arg-type]
-    return columns.result
+        weights = (gamma, gamma * lam, rho_clip, c_clip)
+        return compute_native(value, reward, terminated, truncated, bootstrap, ratio, mask, out, weights, threads)
+    c = check_columns(value, reward, terminated, truncated, bootstrap, ratio, mask, out)
+    inputs = (c.value, c.reward, c.terminated, c.truncated, c.bootstrap, c.ratio)
+    vtrace_reference(*inputs, gamma=gamma, lam=lam, rho_clip=rho_clip, c_clip=c_clip, mask=c.mask, out=c.out)  # type: ignore[arg-type]
+    return c.result
 
 
 def vtrace_reference(

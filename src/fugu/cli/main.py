@@ -18,6 +18,7 @@ from fugu.errors import ConfigError, FuguError, did_you_mean
 
 # command -> (module with main(argv) -> exit code, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
+    "train": ("fugu.cli.train", "train a policy; --resume goes on with a run"),
     "list": ("fugu.cli.list", "the environments that can be made by name here"),
     "check": ("fugu.cli.check", "find everything that is wrong with an environment, with fixes"),
     "autotune": ("fugu.cli.autotune", "measure which vector settings are fastest for an environment"),

@@ -25,8 +25,8 @@ from fugu.native import native
 
 COMPILERS = ("c++", "g++", "clang++")
 # hidden: without it the loader lets two libraries share what is static in equally named structs, and the older one wins
-FLAGS = ("-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers")
-FAST = ("-O3", "-DNDEBUG")
+LIBRARY = ("-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden")
+FAST = ("-DNDEBUG",)
 DEBUG = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 PRINTING = ("-fdiagnostics-color=never", "-fmax-errors=5")
 MAX_LINES = 40
@@ -91,7 +91,7 @@ def build(path: str | Path, debug: bool = False) -> Path:
     if header.suffix == ".so":
         return header
     compiler, headers = find_compiler(), shipped_headers()
-    flags = (*FLAGS, *(compiler.debug_flags if debug else FAST))
+    flags = (*LIBRARY, *shipped_flags(), *(compiler.debug_flags if debug else FAST))
     key = hashlib.sha256(repr((str(header), SOURCE, compiler.version, flags)).encode())
     for file in (*sorted(headers.rglob("*.h")), *_sources(header)):
         key.update(file.read_bytes())
@@ -148,6 +148,12 @@ def shipped_headers() -> Path:
     if not (folder / "fugu" / "env.h").is_file():
         raise FuguError(f"fugu's headers are missing from {folder}; reinstall fugu-rl")
     return folder
+
+
+def shipped_flags() -> tuple[str, ...]:
+    """How the core itself was compiled: optimization, warnings, floating point. What ``debug`` adds comes later and wins."""
+    lines = (shipped_headers() / "fugu" / "flags.txt").read_text().splitlines()
+    return tuple(line for line in lines if line.startswith("-"))
 
 
 def cache_folder() -> Path:

@@ -135,7 +135,7 @@ def _from_name(name: str) -> Callable[..., Any]:
             raise ConfigError(f"{name!r}: cannot import {head!r}: {error}") from error
         if tail in gymnasium.registry and not hasattr(module, tail):
             return _Registered(gymnasium.spec(tail))
-        return _attribute(module, tail, head)
+        return attribute(module, tail, head)
     if name.endswith(".py"):
         raise ConfigError(f"{name!r}: which class? Write {name}:ClassName")
     if name not in gymnasium.registry:
@@ -169,7 +169,7 @@ class _Registered:
         return gymnasium.make(self.spec, disable_env_checker=True, **kwargs)
 
 
-def _load_file(path: str) -> Any:
+def load_file(path: str) -> Any:
     """The module in the file ``path``, loaded once per process under a name that cannot hide another module."""
     name = f"fugu_file_{zlib.crc32(path.encode()):08x}_{Path(path).stem}"
     if name in sys.modules:
@@ -188,7 +188,7 @@ def _load_file(path: str) -> Any:
     return module
 
 
-def _attribute(module: Any, name: str, where: str) -> Callable[..., Any]:
+def attribute(module: Any, name: str, where: str) -> Callable[..., Any]:
     if not hasattr(module, name):
         names = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
         raise ConfigError(f"{where!r} has no {name!r}.{did_you_mean(name, names)}")
@@ -206,7 +206,7 @@ class _FromFile:
         return self.load()(**kwargs)
 
     def load(self) -> Callable[..., Any]:
-        return _attribute(_load_file(self.path), self.name, self.path)
+        return attribute(load_file(self.path), self.name, self.path)
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ class Buffers:
             name: np.ndarray(shape, dtype, block, offsets[name]) if math.prod(shape) else np.zeros(shape, dtype)
             for name, (shape, dtype) in columns.items()
         }
+        column["action_mask"][...] = True  # whoever restricts nothing need not write it
         self.head: np.ndarray = column["head"]
         """bytes for the backend's own use"""
         self.seeds: np.ndarray = column["seeds"]

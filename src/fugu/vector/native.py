@@ -17,6 +17,9 @@ from fugu.vector.buffers import Buffers
 from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.runner import Drained, Options, agent_slices, split
 
+OTHER_FORM = -2
+"""what ``Worlds.take`` says of actions that are not an array like the one in the buffers"""
+
 
 class Native:
     """Groups of worlds over one engine. ``num_workers`` is the number of threads, the calling one included."""
@@ -44,8 +47,26 @@ class Native:
         """What the worlds themselves take, beside their rows."""
         return self._worlds.state_bytes
 
-    def check_actions(self, group: int) -> None:
-        agent = self._worlds.bad_action(group)
+    @property
+    def state(self) -> bytes:
+        """Of all worlds: what they simulate, their random numbers, and their running episodes."""
+        return self._worlds.state
+
+    @state.setter
+    def state(self, state: bytes) -> None:
+        if len(state) != self._worlds.state_bytes:
+            raise ConfigError(
+                f"the saved state has {len(state)} bytes, but {len(self.env_agents)} worlds of {self.spec.name} have "
+                f"{self._worlds.state_bytes}: it is of another environment, number of environments or version"
+            )
+        self._fresh.clear()
+        self._worlds.state = state
+
+    def take_actions(self, group: int, action: Any) -> None:
+        agent = self._worlds.take(group, action)
+        if agent == OTHER_FORM:
+            self.buffers.write_action(self.group_agents[group], action)
+            agent = self._worlds.bad_action(group)
         if agent >= 0:
             got = self.buffers.action[agent].tolist()
             raise SpaceError(f"actions: {got} at agent {agent} is outside {self.spec.action_space}")

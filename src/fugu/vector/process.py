@@ -142,7 +142,8 @@ class Process:
 
     # --- running ---
 
-    def check_actions(self, group: int) -> None:
+    def take_actions(self, group: int, action: Any) -> None:
+        self.buffers.write_action(self.group_agents[group], action)
         self.buffers.check_actions(self.group_agents[group])
 
     def drain(self) -> None:

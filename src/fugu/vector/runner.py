@@ -36,8 +36,8 @@ class Runner(Protocol):
         """Envs and workers replaced so far."""
         ...
 
-    def check_actions(self, group: int) -> None:
-        """Refuse actions in the buffers that are outside their space."""
+    def take_actions(self, group: int, action: Any) -> None:
+        """Copy the actions of a group into the buffers; refuse those outside their space."""
 
     def drain(self) -> Drained | None:
         """What ended since the last call, if the runner keeps the statistics itself."""

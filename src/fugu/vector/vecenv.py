@@ -21,6 +21,9 @@ from fugu.vector.config import VectorConfig
 from fugu.vector.runner import RESET, STEP, Options, Runner
 
 
+ROW_COLUMNS = ("obs", "reward", "terminated", "truncated", "first", "mask", "action_mask")
+
+
 class EpisodeLog(NamedTuple):
     episodes: int
     mean_return: float
@@ -48,6 +51,11 @@ class VecEnv:
         self._runner = runner
         self._buffers = runner.buffers
         self._groups = runner.group_agents
+        self.groups: tuple[slice, ...] = tuple(self._groups)
+        """the agents of each batch that ``recv`` returns"""
+        mask = runner.buffers.rows[0].action_mask
+        self.num_choices: int = 0 if mask is None else mask.shape[1]
+        """columns of the action mask"""
         self._rows = [[rows[agents] for rows in runner.buffers.rows] for agents in self._groups]
         self.episode_stats = runner.drain() is None or config.infos in ("all", "episode")
         """whether the infos of a step that ends an episode get ``episode``"""
@@ -56,6 +64,7 @@ class VecEnv:
         self._slot = [0] * count
         self._running: list[int] = []
         self._received: int | None = None
+        self._parked: list[int] = []
         self._served = [0] * count
         self._fresh = [True] * count
         self._broken: BaseException | None = None
@@ -88,6 +97,7 @@ class VecEnv:
         self._drain()
         self._write_seeds(seed)
         self._received = None
+        self._parked.clear()
         for group in range(len(self._groups)):
             self._slot[group] ^= 1
             self._served[group] = 0
@@ -129,17 +139,70 @@ class VecEnv:
         if self._received is None:
             raise CallOrderError("send() before recv(): there is no batch that waits for actions")
         group = self._received
-        self._buffers.write_action(self._groups[group], action)
-        self._runner.check_actions(group)
+        self._runner.take_actions(group, action)
         self._slot[group] ^= 1
         self._received = None
         self._start(group, STEP)
+
+    def park(self) -> None:
+        """Put the batch last received aside and let others be received; its rows stay as they are until ``unpark``."""
+        self._check_open()
+        if self._received is None:
+            raise CallOrderError("park() before recv(): there is no batch that waits for actions")
+        self._parked.append(self._received)
+        self._received = None
+
+    def unpark(self) -> Rows | None:
+        """Take up the batch that was parked first, as if it had just been received; None if there is none."""
+        self._check_open()
+        if self._received is not None:
+            raise CallOrderError("unpark() before send(): first send the actions for the batch received")
+        if not self._parked:
+            return None
+        self._received = self._parked.pop(0)
+        return self._rows[self._received][self._slot[self._received]]
 
     def drain_log(self) -> EpisodeLog:
         """What the episodes that ended since the last call (of any agent) came to."""
         episodes, returns, lengths, values = self._runner.drain() or self._stats.drain()
         many = max(episodes, 1)
         return EpisodeLog(episodes, returns / many, lengths / many, {name: total / many for name, total in values.items()})
+
+    # --- saving and restoring ---
+
+    @property
+    def can_snapshot(self) -> bool:
+        """Whether the environments can be saved in the middle of their episodes."""
+        return hasattr(self._runner, "state")
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Copies of the environments' states and of the rows that wait for actions. All batches must be parked."""
+        self._check_open()
+        if self._running or len(self._parked) != len(self._groups):
+            raise CallOrderError("snapshot() takes what waits for actions: recv() and park() every batch first")
+        saved = {"state": np.frombuffer(self._runner.state, np.uint8).copy()}  # type: ignore[attr-defined]
+        saved["parked"] = np.array(self._parked, np.int64)
+        for name in ROW_COLUMNS:
+            parts = [getattr(self._rows[group][slot], name) for group, slot in enumerate(self._slot)]
+            if parts[0] is not None:
+                saved[name] = np.concatenate(parts).reshape(-1).view(np.uint8)  # bytes: observations have any dtype
+        return saved
+
+    def restore(self, saved: dict[str, np.ndarray]) -> None:
+        """Go on where ``snapshot`` was taken, with every batch parked."""
+        self._check_open()
+        self._drain()
+        self._runner.state = saved["state"].tobytes()  # type: ignore[attr-defined]
+        for name in ROW_COLUMNS:
+            if name in saved:
+                whole = getattr(self._buffers.rows[0], name)
+                column = saved[name].view(whole.dtype).reshape(whole.shape)
+                for group, agents in enumerate(self._groups):
+                    getattr(self._rows[group][self._slot[group]], name)[...] = column[agents]
+        self._received = None
+        self._parked = saved["parked"].tolist()
+        self._served = [1] * len(self._groups)
+        self._fresh = [False] * len(self._groups)
 
     # --- the environments themselves ---
 
@@ -188,6 +251,13 @@ class VecEnv:
     def views(self, obs: np.ndarray) -> Any:
         """Rows of observations as the space's own structure; every array is a view."""
         return self.obs_layout.views(obs)
+
+    @property
+    def rows(self) -> Rows:
+        """All columns of the batch last received."""
+        if self._received is None:
+            raise CallOrderError("there are no rows before reset(), and none between send() and recv()")
+        return self._rows[self._received][self._slot[self._received]]
 
     @property
     def action_mask(self) -> np.ndarray | None:

@@ -1,0 +1,114 @@
+"""Do the presets learn? Trains every environment with several seeds, one process per run, and evaluates the final policies.
+
+    python benchmarks/learning.py                                  # the native environments, five seeds each
+    python benchmarks/learning.py cartpole CartPole-v1 --seeds 3 --jobs 2
+    python benchmarks/learning.py pong --set learning_rate=3e-3 --set hidden=[128]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+
+def train_one(env: str, seed: int, changes: dict[str, object], episodes: int) -> dict[str, object]:
+    """In this process: train, then evaluate."""
+    import fugu
+
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {"seed": seed, "threads": 1, "log.board": "off", "num_workers": 1, **changes}
+        run = fugu.train(env, runs=folder, **settings)
+        seconds = time.perf_counter() - began
+        result = run.evaluate(episodes, seed=1000 + seed)
+        rows = run.metrics()
+        curve = [row["episode/return"] for row in rows if "episode/return" in row]
+        speed = np.median([row["time/steps_per_second"] for row in run.folder.read_timing()])
+    low, high = result.interval
+    return {
+        "env": env,
+        "seed": seed,
+        "mean_return": result.mean,
+        "interval": [low, high],
+        "mean_length": float(np.mean(result.lengths)),
+        "steps": rows[-1]["steps"],
+        "seconds": seconds,
+        "steps_per_second": float(speed),
+        "curve": [float(np.mean(part)) for part in np.array_split(curve, min(20, len(curve)))] if curve else [],
+    }
+
+
+def in_process(job: tuple[str, int, dict[str, object], int]) -> dict[str, object]:
+    script = "import json, sys; from benchmarks.learning import train_one; print(json.dumps(train_one(*json.loads(sys.argv[1]))))"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
+    done = subprocess.run([sys.executable, "-c", script, json.dumps(job)], capture_output=True, text=True, env=environment)
+    if done.returncode:
+        return {"env": job[0], "seed": job[1], "error": done.stderr.strip().splitlines()[-1:]}
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def main() -> int:
+    from tests.learning.goals import GOALS
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("envs", nargs="*", default=list(GOALS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--episodes", type=int)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    changes = {}
+    for text in arguments.set:
+        name, _, value = text.partition("=")
+        try:
+            changes[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            changes[name] = value
+    jobs = []
+    for env in arguments.envs:
+        goal = GOALS.get(env)
+        both = {**(goal.changes if goal else {}), **changes}
+        episodes = arguments.episodes or (goal.episodes if goal else 100)
+        jobs += [(env, seed, both, episodes) for seed in range(arguments.seeds)]
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        results = list(pool.map(in_process, jobs))
+    missed = 0
+    for env in arguments.envs:
+        runs = [r for r in results if r["env"] == env]
+        errors = [r["error"] for r in runs if "error" in r]
+        scores = sorted(float(r["mean_return"]) for r in runs if "error" not in r)
+        goal = GOALS.get(env)
+        reached = sum(score >= goal.goal for score in scores) if goal else 0
+        missed += goal is not None and reached < len(runs)
+        seconds = np.median([float(r["seconds"]) for r in runs if "error" not in r]) if scores else float("nan")
+        speed = np.median([float(r["steps_per_second"]) for r in runs if "error" not in r]) if scores else float("nan")
+        print(
+            f"{env:24} {' '.join(f'{s:9.2f}' for s in scores)}  "
+            + (f"goal {goal.goal:g}: {reached}/{len(runs)}" if goal else "")
+            + f"  {seconds:.1f} s  {speed:,.0f} steps/s {errors or ''}",
+            flush=True,
+        )
+        if scores:
+            longest = next(r for r in runs if "error" not in r)
+            print("   ", " ".join(f"{x:.3g}" for x in longest["curve"]), flush=True)
+    if arguments.out:
+        arguments.out.write_text(json.dumps({"command": " ".join(sys.argv[1:]), "results": results}, indent=1) + "\n")
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""The settings of the algorithms, apart from the code, so that reading a command line needs no torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from fugu.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig:
+    """Proximal policy optimization (Schulman et al. 2017, arXiv:1707.06347)."""
+
+    gamma: float = 0.99
+    """discount per step, 0 to 1"""
+    lam: float = 0.95
+    """decay of the advantage estimate, 0 (one step) to 1 (whole episodes)"""
+    clip: float = 0.2
+    """how far the probability of an action may move before its gradient is cut; 0.2: by 20%"""
+    value_clip: float | None = None
+    """the same for values, in units of value; none: not clipped"""
+    value_coef: float = 0.5
+    """weight of the value loss"""
+    entropy_coef: float = 0.01
+    """weight of the entropy bonus"""
+    entropy_final: float | None = None
+    """what entropy_coef shrinks to, linearly, by the end; none: it stays"""
+    normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
+    """to mean 0 and deviation 1 over the unmasked rows of the minibatch, of the whole batch, or not"""
+    normalize_reward: bool = False
+    """divide rewards by the running deviation of the discounted return"""
+    normalize_value: bool = False
+    """let the network predict values in units of the running deviation of the value targets"""
+    reward_clip: float | None = None
+    """bound of a reward, after normalising; none: no bound"""
+    target_kl: float | None = None
+    """stop learning from a batch when the policy has moved this far; none: never"""
+    vtrace: bool = False
+    """correct the advantage with fresh ratios and values in every minibatch (V-trace); pays when a batch is used often"""
+    rho_clip: float = 1.0
+    """V-trace: bound of the ratio for a row's own error"""
+    c_clip: float = 1.0
+    """V-trace: bound of the ratio for what flows back through a row"""
+    priority: float = 0.0
+    """draw segments in proportion to their mean absolute advantage to this power; 0: every segment once per epoch"""
+    priority_correction: float = 0.4
+    """how much of the bias of drawing by priority is corrected at the start, 0 to 1; it grows to 1 by the end"""
+
+    def __post_init__(self) -> None:
+        for field in ("gamma", "lam", "priority_correction"):
+            if not 0 <= getattr(self, field) <= 1:
+                raise ConfigError(f"ppo.{field}={getattr(self, field)} must be between 0 and 1")
+        for field in ("clip", "rho_clip", "c_clip", "value_clip", "reward_clip", "target_kl"):
+            value = getattr(self, field)
+            if value is not None and not value > 0:
+                raise ConfigError(f"ppo.{field}={value} must be above 0")
+        for field in ("value_coef", "entropy_coef", "entropy_final", "priority"):
+            value = getattr(self, field)
+            if value is not None and not 0 <= value < math.inf:
+                raise ConfigError(f"ppo.{field}={value} must be 0 or above")

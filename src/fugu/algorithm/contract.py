@@ -1,0 +1,45 @@
+"""What the training loop asks of an algorithm. No base class: having these members is enough.
+
+The loop is: a source fills a batch with ``act``; ``prepare`` adds columns to it once, without gradients; for minibatches of whole
+segments, ``loss`` is minimised until ``enough``; then ``finish``. ``progress`` runs from 0 to 1 over the training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from fugu.rollout.batch import Batch
+from fugu.rollout.onpolicy import Act
+
+Metrics = dict[str, Tensor]
+"""name (``loss/...``) -> a scalar without gradient"""
+
+
+class Algorithm(Protocol):
+    modules: Mapping[str, nn.Module]
+    """everything with weights or statistics that a checkpoint must hold; ``policy`` is what acts"""
+
+    def act(
+        self, obs: Tensor, state: Tensor | None, first: Tensor, action_mask: Tensor | None, *, greedy: bool = False
+    ) -> Act: ...
+
+    def prepare(self, batch: Batch, progress: float) -> Batch: ...
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Metrics]: ...
+
+    def enough(self, metrics: Metrics) -> bool:
+        """Whether a batch has been learned from enough, judged by the minibatch just done."""
+        ...
+
+    def finish(self, batch: Batch) -> Metrics:
+        """After the last minibatch of a batch: what is to be said of it as a whole."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """What else a checkpoint must hold: random generators, running sums."""
+        ...
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None: ...

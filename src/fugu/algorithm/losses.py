@@ -1,0 +1,84 @@
+"""The loss of PPO as a pure function of columns. Shapes: everything ``[rows]``.
+
+``weight`` is 0 on masked rows and sums to 1 over the others, so every mean below is ``(weight * x).sum()`` over rows that count;
+what masked rows hold, be it NaN, reaches neither the loss nor a gradient.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Loss(NamedTuple):
+    total: Tensor
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    kl: Tensor
+    """how far the policy has moved: mean of (ratio - 1) - log(ratio), the low-variance estimate (Schulman 2020)"""
+    clip_fraction: Tensor
+    """share of rows whose ratio lies outside the clip"""
+
+
+def row_weight(mask: Tensor) -> Tensor:
+    """``mask`` as weights that sum to 1; all 0 if nothing counts."""
+    weight = mask.to(torch.float32)
+    return weight / weight.sum().clamp(min=1.0)
+
+
+def ppo_loss(
+    logprob: Tensor,
+    entropy: Tensor,
+    value: Tensor,
+    *,
+    old_logprob: Tensor,
+    old_value: Tensor,
+    advantage: Tensor,
+    value_target: Tensor,
+    weight: Tensor,
+    clip: float,
+    value_clip: float | None,
+    value_coef: float,
+    entropy_coef: float,
+) -> Loss:
+    counts = weight > 0
+    zero = logprob.new_zeros(())
+    logratio = torch.where(counts, logprob - old_logprob, zero)
+    ratio = logratio.exp()
+    advantage = torch.where(counts, advantage, zero)
+    clipped = ratio.clamp(1 - clip, 1 + clip)
+    policy = -(weight * torch.minimum(ratio * advantage, clipped * advantage)).sum()
+    error = torch.where(counts, value - value_target, zero)
+    squared = error.square()
+    if value_clip is not None:
+        near = old_value + (value - old_value).clamp(-value_clip, value_clip)
+        squared = torch.maximum(squared, torch.where(counts, near - value_target, zero).square())
+    value_loss = 0.5 * (weight * squared).sum()
+    mean_entropy = (weight * torch.where(counts, entropy, zero)).sum()
+    total = policy + value_coef * value_loss - entropy_coef * mean_entropy
+    with torch.no_grad():
+        kl = (weight * (ratio - 1 - logratio)).sum()
+        clip_fraction = (weight * ((ratio - 1).abs() > clip)).sum()
+    return Loss(total, policy.detach(), value_loss.detach(), mean_entropy.detach(), kl, clip_fraction)
+
+
+def explained_variance(value: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """1: the values foretell the targets; 0: no better than their mean; below: worse. 0 where targets do not vary."""
+    weight = row_weight(mask)
+    error = target - value
+    spread, unexplained = _variance(target, weight), _variance(error, weight)
+    return torch.where(spread > 0, 1 - unexplained / spread, torch.zeros_like(spread))
+
+
+def normalized(x: Tensor, weight: Tensor) -> Tensor:
+    """``x`` with mean 0 and deviation 1 over the rows that count; rows that do not vary come out as 0."""
+    mean = (weight * x).sum()
+    deviation = (weight * (x - mean).square()).sum().sqrt()
+    return (x - mean) / (deviation + 1e-8)
+
+
+def _variance(x: Tensor, weight: Tensor) -> Tensor:
+    return (weight * (x - (weight * x).sum()).square()).sum()

@@ -1,0 +1,173 @@
+"""Proximal policy optimization on segments (Schulman et al. 2017, arXiv:1707.06347).
+
+In: batches with ``action``, ``logprob`` and ``value`` as ``act`` stored them. ``prepare`` adds ``advantage`` and ``value_target`` by
+GAE, and the priority of each segment if segments are drawn by it. ``loss`` evaluates the policy anew on whole segments: with
+V-trace the advantage is computed there again, with the ratios and values of that very moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from fugu.advantage import gae, vtrace
+from fugu.algorithm.config import PPOConfig
+from fugu.algorithm.contract import Metrics
+from fugu.algorithm.losses import explained_variance, normalized, ppo_loss, row_weight
+from fugu.algorithm.scale import RewardScale, ValueScale
+from fugu.policy.actor_critic import ActorCritic
+from fugu.rollout.batch import Batch
+from fugu.rollout.onpolicy import Act
+
+
+class PPO:
+    def __init__(self, policy: ActorCritic, config: PPOConfig, *, num_agents: int, seed: int) -> None:
+        self.policy, self.config = policy, config
+        self.device = next(policy.parameters()).device
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.modules: dict[str, nn.Module] = {"policy": policy}
+        self.reward_scale = RewardScale(num_agents, config.gamma) if config.normalize_reward else None
+        self.value_scale = ValueScale() if config.normalize_value else None
+        for name in ("reward_scale", "value_scale"):
+            if (module := getattr(self, name)) is not None:
+                self.modules[name] = module.to(self.device)
+        self.entropy_coef = config.entropy_coef
+
+    @torch.inference_mode()
+    def act(
+        self, obs: Tensor, state: Tensor | None, first: Tensor, action_mask: Tensor | None, *, greedy: bool = False
+    ) -> Act:
+        out = self.policy(obs, state, first)
+        distribution = self.policy.distribution
+        if greedy:
+            action = distribution.mode(out.params, action_mask)
+            columns = {"action": action}
+        else:
+            action = distribution.sample(out.params, action_mask, self.generator)
+            logprob = distribution.logprob(out.params, action, action_mask)
+            value = out.value if self.value_scale is None else self.value_scale.real(out.value)
+            columns = {"action": action, "logprob": logprob, "value": value}
+        return Act(distribution.to_env(action).cpu().numpy(), out.state, columns)
+
+    @torch.no_grad()
+    def prepare(self, batch: Batch, progress: float) -> Batch:
+        c = self.config
+        if c.entropy_final is not None:
+            self.entropy_coef = c.entropy_coef + (c.entropy_final - c.entropy_coef) * progress
+        batch = batch.to(self.device)
+        reward = batch["reward"]
+        if self.reward_scale is not None:
+            reward = self.reward_scale(reward, batch["terminated"] | batch["truncated"], batch["mask"])
+        if c.reward_clip is not None:
+            reward = reward.clamp(-c.reward_clip, c.reward_clip)
+        batch = batch.also(reward=reward)
+        advantage = _on_cpu(gae, batch, gamma=c.gamma, lam=c.lam, mask=True)
+        target = advantage + batch["value"]
+        if self.value_scale is not None:
+            self.value_scale.update(target, batch["mask"])
+        if c.normalize_advantage == "batch":
+            advantage = normalized(advantage, row_weight(batch["mask"]))
+        added = {"advantage": advantage, "value_target": target}
+        if c.priority > 0:
+            correction = c.priority_correction + (1 - c.priority_correction) * progress
+            added["priority"], added["importance"] = priorities(advantage, batch["mask"], c.priority, correction)
+        return batch.also(**added)
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
+        c = self.config
+        out = self.policy(batch["obs"], batch.get("state"), batch["first"])
+        logprob, entropy = self.policy.distribution.evaluate(out.params, batch["action"], batch.get("action_mask"))
+        advantage, target = batch["advantage"], batch["value_target"]
+        if c.vtrace:
+            with torch.no_grad():
+                advantage, target = self._fresh_advantage(batch, logprob, out.value)
+        old_value, value = batch["value"], out.value
+        if self.value_scale is not None:
+            target, old_value = self.value_scale.scaled(target), self.value_scale.scaled(old_value)
+        weight = row_weight(batch["mask"])
+        if c.normalize_advantage == "minibatch":
+            advantage = normalized(advantage, weight)
+        if "importance" in batch:
+            advantage = advantage * batch["importance"][:, None]
+        loss = ppo_loss(
+            logprob.flatten(),
+            entropy.flatten(),
+            value.flatten(),
+            old_logprob=batch["logprob"].flatten(),
+            old_value=old_value.flatten(),
+            advantage=advantage.flatten(),
+            value_target=target.flatten(),
+            weight=weight.flatten(),
+            clip=c.clip,
+            value_clip=c.value_clip,
+            value_coef=c.value_coef,
+            entropy_coef=self.entropy_coef,
+        )
+        metrics = {
+            "loss/total": loss.total.detach(),
+            "loss/policy": loss.policy,
+            "loss/value": loss.value,
+            "loss/entropy": loss.entropy,
+            "loss/kl": loss.kl,
+            "loss/clip_fraction": loss.clip_fraction,
+        }
+        return loss.total, metrics
+
+    def _fresh_advantage(self, batch: Batch, logprob: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Advantage and value target of these segments under the policy as it is now.
+
+        V-trace weighs a row's own error with its ratio. The surrogate multiplies by that ratio itself, so the advantage it gets is
+        the error of the row before weighing, plus the corrected future (as in the paper's policy gradient).
+        """
+        c, mask = self.config, batch["mask"]
+        if self.value_scale is not None:
+            value = self.value_scale.real(value)
+        ratio = torch.where(mask, (logprob - batch["logprob"]).exp(), 1.0)
+        batch = batch.also(value=value, ratio=ratio)
+        traced = _on_cpu(vtrace, batch, gamma=c.gamma, lam=c.lam, rho_clip=c.rho_clip, c_clip=c.c_clip)
+        ended = batch["terminated"] | batch["truncated"]
+        next_value = torch.cat([value[:, 1:], batch["bootstrap"][:, None]], 1)
+        next_traced = torch.cat([traced[:, 1:], torch.zeros_like(traced[:, :1])], 1)
+        delta = batch["reward"] + c.gamma * torch.where(batch["terminated"], 0.0, next_value) - value
+        advantage = delta + c.gamma * c.lam * torch.where(ended, 0.0, next_traced)
+        return torch.where(mask, advantage, 0.0), value + traced
+
+    def enough(self, metrics: Metrics) -> bool:
+        return self.config.target_kl is not None and bool(metrics["loss/kl"] > self.config.target_kl)
+
+    @torch.no_grad()
+    def finish(self, batch: Batch) -> Metrics:
+        """Take the batch into the statistics of observations, for the policy that acts next."""
+        self.policy.observe(batch["obs"], batch["mask"])
+        return {"loss/explained_variance": explained_variance(batch["value"], batch["value_target"], batch["mask"])}
+
+    def state(self) -> dict[str, Tensor]:
+        return {"generator": self.generator.get_state()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        self.generator.set_state(state["generator"])
+
+
+def priorities(advantage: Tensor, mask: Tensor, power: float, correction: float) -> tuple[Tensor, Tensor]:
+    """How likely each segment is drawn, and what one that was drawn counts for (Schaul et al. 2016, arXiv:1511.05952).
+
+    A segment's priority is the mean of ``|advantage|`` over its unmasked rows, to ``power``. The importance ``(n p)^-correction`` takes the
+    bias of drawing by it back, wholly at 1; it is scaled so that none is above 1. Both are ``[segments]``.
+    """
+    rows = mask.sum(1)
+    size = (advantage.abs() * mask).sum(1) / rows.clamp(min=1)
+    raw = torch.where(rows > 0, (size + 1e-6) ** power, 0.0)
+    total = raw.sum()
+    probability = torch.where(total > 0, raw / total.clamp(min=1e-30), 1.0 / len(raw))
+    importance = torch.where(probability > 0, (len(raw) * probability).clamp(min=1e-12) ** -correction, 0.0)
+    return probability, importance / importance.max()
+
+
+def _on_cpu(function, batch: Batch, *, mask: bool = False, **settings: float) -> Tensor:  # type: ignore[no-untyped-def]
+    """Run an advantage kernel on the columns it takes, wherever they are."""
+    names = ["value", "reward", "terminated", "truncated", "bootstrap", *(["ratio"] if "ratio" in batch else [])]
+    columns = [batch[name].detach().cpu().contiguous() for name in names]
+    masks = {"mask": batch["mask"].cpu().contiguous()} if mask else {}
+    return function(*columns, **masks, **settings).to(batch["value"].device)

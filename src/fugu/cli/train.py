@@ -1,0 +1,98 @@
+"""``fugu train ENV``: from an environment's name to a trained policy in a run's folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from fugu.cli.options import console, full_names, take_env_kwargs, take_value
+from fugu.errors import ConfigError
+from fugu.trainer.config import TrainConfig
+
+if TYPE_CHECKING:
+    from fugu.run.run import Run
+    from fugu.run.train import Interrupted
+
+USAGE = """usage: fugu train ENV [options]
+       fugu train --resume RUN [options]
+
+ENV: a native environment (fugu list), my_env.h, a Gymnasium id, module:Class or file.py:Class. --env.NAME VALUE goes to it.
+RUN: latest, latest~1, a name or a path; it goes on from its newest checkpoint.
+Every option can be given by its last name where that is unique: --learning-rate for --optimizer.learning-rate.
+--runs FOLDER keeps runs elsewhere than in runs/.
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Train a new run, or go on with one."""
+    argv, resumed = take_value(argv, "--resume")
+    argv, root = take_value(argv, "--runs")
+    argv, env_kwargs = take_env_kwargs(argv)
+    help_asked = any(word in ("-h", "--help") for word in argv)
+    name = argv.pop(0) if argv and not argv[0].startswith("-") else None
+    if help_asked:
+        print(USAGE)
+    elif name is None and resumed is None:
+        raise ConfigError("fugu train ENV: which environment? For example: fugu train cartpole. fugu list shows what there is")
+    if name is not None and resumed is not None:
+        raise ConfigError(f"fugu train {name} --resume {resumed}: a run knows its environment; leave {name} out")
+    runs = Path(root or "runs")
+    if resumed is not None and not help_asked:
+        return _resume(resumed, argv, runs)
+    from fugu.presets import preset
+
+    start = preset(name or "cartpole", env_kwargs)
+    config = _parse(argv, dataclasses.replace(start, env_kwargs=env_kwargs))
+    from fugu.run.train import Interrupted, train
+
+    try:
+        return _next_commands(train(config.env, config=config, runs=runs))
+    except Interrupted as end:
+        return _interrupted(end)
+
+
+def _resume(text: str, argv: list[str], runs: Path) -> int:
+    from fugu.run.run import Run
+
+    run = Run(text, runs)
+    config = _parse(argv, run.config)
+    changes = {
+        f.name: getattr(config, f.name)
+        for f in dataclasses.fields(config)
+        if getattr(config, f.name) != getattr(run.config, f.name)
+    }
+    from fugu.run.train import Interrupted
+
+    try:
+        return _next_commands(run.resume(**changes))
+    except Interrupted as end:
+        return _interrupted(end)
+
+
+def _parse(argv: list[str], start: TrainConfig) -> TrainConfig:
+    """The config on the command line; what is not given is as in ``start``."""
+    flags = (tyro.conf.FlagCreatePairsOff, tyro.conf.AvoidSubcommands)
+    return tyro.cli(TrainConfig, prog="fugu train ENV", args=full_names(argv, TrainConfig), default=start, config=flags)
+
+
+def _interrupted(end: Interrupted) -> int:
+    console().print(str(end), soft_wrap=True)
+    return 128 + end.signal
+
+
+def _next_commands(run: Run) -> int:
+    """What can be done with a run that is done."""
+    last = next((row["episode/return"] for row in reversed(run.metrics()) if "episode/return" in row), None)
+    out = console()
+    out.print(f"\ndone: {run.path}" + (f", mean return {last:.1f}" if last is not None else ""))
+    for command, what in (
+        (f"fugu eval {run.path}", "how good is it, over 100 episodes"),
+        (f"fugu video {run.path}", "see it play"),
+        (f"fugu plot {run.path}", "the curves of the training"),
+        (f"fugu train --resume {run.path} --steps {2 * run.config.steps}", "train on"),
+    ):
+        out.print(f"  {command:60} {what}", soft_wrap=True)
+    return 0

@@ -1,0 +1,189 @@
+"""Config dataclasses as TOML files and back, and names of their fields as people type them.
+
+A config is a frozen dataclass whose fields are values or further such dataclasses (sections). The string under a field is its help:
+the command line shows it, and the TOML file carries it as a comment. None has no TOML form: such a field is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import textwrap
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fugu.errors import ConfigError, did_you_mean
+
+Config = TypeVar("Config")
+
+
+def to_toml(config: Any) -> str:
+    """The config as a commented TOML document."""
+    import tomlkit
+
+    document = tomlkit.document()
+    _fill(document, config)
+    return tomlkit.dumps(document)
+
+
+def from_toml(kind: type[Config], path: Path) -> Config:
+    """Read a config back. Unknown names, wrong types and impossible values are one ``ConfigError`` that names them all."""
+    try:
+        data = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"there is no {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    return structure(kind, data, str(path))
+
+
+def structure(kind: type[Config], data: Mapping[str, Any], where: str) -> Config:
+    """Nested mappings as a ``kind``, strictly; ``where`` is named in errors."""
+    import cattrs
+    from cattrs.preconf.tomlkit import make_converter
+
+    converter = make_converter(forbid_extra_keys=True)
+    for plain in (int, float, str, bool):
+        converter.register_structure_hook(plain, _strictly)
+    try:
+        return converter.structure(data, kind)
+    except cattrs.ClassValidationError as error:
+        problems = _problems(error)
+        if len(problems) == 1 and isinstance(problems[0], ConfigError):
+            raise problems[0] from None
+        raise ConfigError(f"{where}: " + "; ".join(map(str, problems))) from None
+
+
+def override(config: Config, changes: Mapping[str, Any]) -> Config:
+    """``config`` with some fields changed. A name is ``section.field``, a section with a mapping, or a field that is unique."""
+    by_path: dict[tuple[str, ...], Any] = {}
+    for name, value in changes.items():
+        path = find_field(type(config), name)
+        if isinstance(value, Mapping) and dataclasses.is_dataclass(_field_type(type(config), path)):
+            for inner, inner_value in value.items():
+                by_path[(*path, *find_field(_field_type(type(config), path), inner))] = inner_value
+        else:
+            by_path[path] = value
+    for path, value in by_path.items():
+        config = _replaced(config, path, value)
+    return config
+
+
+def find_field(kind: type, name: str) -> tuple[str, ...]:
+    """The path of the field that ``name`` means: ``section.field``, or the field alone where no other has its name."""
+    paths = field_paths(kind)
+    wanted = tuple(name.replace("-", "_").split("."))
+    if wanted in paths:
+        return wanted
+    ends = [path for path in paths if path[-1:] == wanted]
+    if len(ends) == 1:
+        return ends[0]
+    if ends:
+        raise ConfigError(f"{name!r} could be {' or '.join('.'.join(path) for path in ends)}")
+    raise ConfigError(f"there is no setting {name!r}.{did_you_mean(name, ['.'.join(path) for path in paths])}")
+
+
+@functools.cache
+def field_paths(kind: type) -> tuple[tuple[str, ...], ...]:
+    """Every field of ``kind`` and of its sections, sections included."""
+    paths: list[tuple[str, ...]] = []
+    for name, hint in typing.get_type_hints(kind).items():
+        if name not in {f.name for f in dataclasses.fields(kind)}:
+            continue
+        paths.append((name,))
+        if dataclasses.is_dataclass(hint):
+            paths += [(name, *path) for path in field_paths(hint)]  # type: ignore[arg-type]
+    return tuple(paths)
+
+
+@functools.cache
+def field_help(kind: type) -> dict[str, str]:
+    """Field -> the string under it."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
+    found = {}
+    for statement, after in zip(body, body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            found[statement.target.id] = " ".join(str(after.value.value).split())  # type: ignore[union-attr]
+    return found
+
+
+def _fill(table: Any, config: Any) -> None:
+    import tomlkit
+
+    helps = field_help(type(config))
+    values = [(f.name, getattr(config, f.name)) for f in dataclasses.fields(config)]
+    for name, value in values:
+        if value is None or dataclasses.is_dataclass(value):
+            continue
+        item = tomlkit.item(dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value)
+        if isinstance(value, Mapping):
+            if value:
+                table.add(name, item)
+            continue
+        item.comment(helps.get(name, ""))
+        table.add(name, item)
+    for name, value in values:
+        if dataclasses.is_dataclass(value):
+            section = tomlkit.table()
+            _fill(section, value)
+            table.add(name, section)
+
+
+def _strictly(value: Any, kind: type) -> Any:
+    """No silent conversion: ``"3"`` is not 3, 0.5 is not 0; but 1 is 1.0, and 1e6 is a whole number."""
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ConfigError(f"{value!r} is not {'a whole number' if kind is int else kind.__name__}")
+    return value
+
+
+def _problems(error: Any, path: str = "") -> list[Exception]:
+    import cattrs
+    from cattrs.v import format_exception
+
+    out: list[Exception] = []
+    for inner in error.exceptions:
+        notes = [note for note in getattr(inner, "__notes__", ()) if isinstance(note, cattrs.AttributeValidationNote)]
+        here = f"{path}.{notes[0].name}".lstrip(".") if notes else path
+        if isinstance(inner, cattrs.ClassValidationError):
+            out += _problems(inner, here)
+        elif isinstance(inner, cattrs.ForbiddenExtraKeysError):
+            known = [f.name for f in dataclasses.fields(inner.cl)]
+            for extra in sorted(inner.extra_fields):
+                prefix = f"{here}." if here else ""
+                out.append(ConfigError(f"there is no setting {prefix}{extra}.{did_you_mean(extra, known)}"))
+        elif isinstance(inner, ConfigError):
+            out.append(ConfigError(f"{here}: {inner}" if here else str(inner)))
+        else:
+            out.append(ConfigError(f"{here}: {format_exception(inner, None)}"))
+    return out
+
+
+def _field_type(kind: type, path: tuple[str, ...]) -> Any:
+    for name in path:
+        kind = typing.get_type_hints(kind)[name]
+    return kind
+
+
+def _replaced(config: Any, path: tuple[str, ...], value: Any) -> Any:
+    name, *rest = path
+    if rest:
+        value = _replaced(getattr(config, name), tuple(rest), value)
+    elif isinstance(value, list) and _is_tuple(typing.get_type_hints(type(config))[name]):
+        value = tuple(value)
+    return dataclasses.replace(config, **{name: value})
+
+
+def _is_tuple(hint: Any) -> bool:
+    if isinstance(hint, types.UnionType):
+        return any(_is_tuple(part) for part in typing.get_args(hint))
+    return typing.get_origin(hint) is tuple

@@ -1,0 +1,123 @@
+"""Observations -> parameters of the action distribution and values: network, memory and normalisation put together.
+
+In: ``obs`` rows ``[B, *row]`` with ``first [B]`` (stepping) or ``[B, T, *row]`` with ``first [B, T]`` (sequences), and ``state [B,
+state_size]``, the memory before the first of these rows. Out: ``params [B, (T,) size]`` for ``policy.distribution``, ``value [B, (T)]``
+and the memory after the last row. Without a memory ``state_size`` is 0 and the state passes through untouched.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from gymnasium import spaces as gs
+from torch import Tensor, nn
+
+from fugu.errors import ConfigError
+from fugu.policy.config import PolicyConfig
+from fugu.policy.distribution import Distribution
+from fugu.policy.encoder import is_real
+from fugu.policy.load import build_net, try_net
+from fugu.policy.net import DefaultNet
+from fugu.policy.normalize import RunningMoments
+from fugu.policy.recurrent import LSTM, MinGRU
+from fugu.spaces import Layout
+from fugu.spaces.views import leaf_tensors
+
+
+class Output(NamedTuple):
+    params: Tensor
+    """[*batch, distribution.size]"""
+    value: Tensor
+    """[*batch]"""
+    state: Tensor | None
+    """[B, state_size]"""
+
+
+def make_policy(
+    observation_space: gs.Space, action_space: gs.Space, config: PolicyConfig | None = None, *, seed: int | None = None
+) -> ActorCritic:
+    """A policy for these spaces. With ``seed`` its weights depend on nothing else, and torch's own generator is left alone."""
+    config = config or PolicyConfig()
+    if seed is None:
+        return ActorCritic(observation_space, action_space, config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return ActorCritic(observation_space, action_space, config)
+
+
+class ActorCritic(nn.Module):
+    """A network with ``encode`` and ``decode``, a recurrent core between them if asked for, and the distribution of actions."""
+
+    def __init__(self, observation_space: gs.Space, action_space: gs.Space, config: PolicyConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.obs_layout = Layout(observation_space)
+        if not self.obs_layout.leaves or 0 in self.obs_layout.row_shape:
+            raise ConfigError(f"{observation_space} has nothing to observe; a policy needs at least one number")
+        self.distribution = Distribution(action_space)
+        self.net: Any
+        if config.net == "default":
+            self.net = DefaultNet(observation_space, action_space, config)
+        else:
+            self.net = build_net(observation_space, action_space, config)
+        self.core: Any = _core(config, self.net.hidden_size)
+        self.state_size = 0 if self.core is None else self.core.state_size
+        self.moments = nn.ModuleDict(
+            {str(i): RunningMoments(leaf.shape) for i, leaf in enumerate(self.obs_layout.leaves) if is_real(leaf)}
+            if config.normalize_observation
+            else {}
+        )
+        """by index of the leaf; empty unless observations are normalised"""
+        decoder_size = self.net.hidden_size if self.core is None else config.core_size
+        zeros = torch.from_numpy(self.obs_layout.zeros(2))
+        try_net(self.net, config.net, self._structured(zeros), decoder_size, self.distribution.size)
+
+    def initial_state(self, n: int, device: torch.device | str | None = None) -> Tensor:
+        """``[n, state_size]``: the memory at the start of an episode."""
+        return torch.zeros(n, self.state_size, device=device)
+
+    def forward(self, obs: Tensor, state: Tensor | None, first: Tensor) -> Output:
+        return self._step(obs, state, first) if first.dim() == 1 else self._sequence(obs, state, first)
+
+    def _step(self, obs: Tensor, state: Tensor | None, first: Tensor) -> Output:
+        hidden = self.net.encode(self._structured(obs))  # [B, hidden_size]
+        if self.core is not None:
+            hidden, state = self.core.step(hidden, state, first)
+        params, value = self.net.decode(hidden)
+        return Output(params, value.reshape(first.shape), state)
+
+    def _sequence(self, obs: Tensor, state: Tensor | None, first: Tensor) -> Output:
+        if self.core is None:
+            params, value = self.net.decode(self.net.encode(self._structured(obs.flatten(0, 1))))
+            return Output(params.unflatten(0, first.shape), value.reshape(first.shape), state)
+        # a core goes row by row, so rows of one time lie together from here on; its transposing back costs nothing then
+        times = first.t().shape
+        hidden = self.net.encode(self._structured(obs.transpose(0, 1).flatten(0, 1))).unflatten(0, times)  # [T, B, hidden_size]
+        out, state = self.core.sequence(hidden.transpose(0, 1), state, first)
+        params, value = self.net.decode(out.transpose(0, 1).flatten(0, 1))
+        return Output(params.unflatten(0, times).transpose(0, 1), value.reshape(times).t(), state)
+
+    @torch.no_grad()
+    def observe(self, obs: Tensor, mask: Tensor | None = None) -> None:
+        """Take the rows ``obs [*batch, *row]`` where ``mask [*batch]`` is true into the moments that normalise observations."""
+        if not self.moments:
+            return
+        leaves = leaf_tensors(self.obs_layout, obs)
+        for index, moments in self.moments.items():
+            moments.update(leaves[int(index)], mask)  # type: ignore[operator]
+
+    def _structured(self, rows: Tensor) -> Any:
+        """Rows as the space's own structure, reals normalised if asked for; otherwise views."""
+        leaves = leaf_tensors(self.obs_layout, rows)
+        for index, moments in self.moments.items():
+            leaves[int(index)] = moments(leaves[int(index)])
+        return self.obs_layout.assemble(leaves)
+
+
+def _core(config: PolicyConfig, size_in: int) -> LSTM | MinGRU | None:
+    if config.core == "none":
+        return None
+    if config.core == "lstm":
+        return LSTM(size_in, config.core_size)
+    return MinGRU(size_in, config.core_size, config.core_layers)

@@ -1,0 +1,91 @@
+"""The settings of a policy, checked before anything is built."""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fugu.errors import ConfigError, did_you_mean
+
+Activation = Literal["tanh", "relu", "gelu", "silu"]
+Core = Literal["none", "lstm", "mingru"]
+Std = Literal["free", "state"]
+
+LOG_STD_RANGE = (-10.0, 4.0)
+"""what the log of a Gaussian's standard deviation is clamped to: deviations from 0.000045 to 54.6"""
+
+_CHOICES = {
+    "activation": ("tanh", "relu", "gelu", "silu"),
+    "core": ("none", "lstm", "mingru"),
+    "std": ("free", "state"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyConfig:
+    """Which network maps observations to actions and values."""
+
+    net: str = "default"
+    """default (built from the spaces), or a module with encode and decode of your own: file.py:Net or package.module:Net"""
+    hidden: tuple[int, ...] = (64, 64)
+    """widths of the layers after all parts of the observation are put together; none: the heads read them directly"""
+    activation: Activation = "tanh"
+    """after each of those layers: tanh, relu, gelu or silu"""
+    share: bool = True
+    """policy and value share these layers; otherwise each has its own (images and embeddings are shared even then)"""
+    core: Core = "none"
+    """memory between encoder and heads: none, lstm or mingru"""
+    core_size: int = 128
+    """width of the memory"""
+    core_layers: int = 1
+    """layers of a mingru"""
+    std: Std = "free"
+    """of continuous actions: free (one learned number per action) or state (an output of the network)"""
+    initial_std: float = 1.0
+    """standard deviation of continuous actions at the start; 1 is half the range of a bounded action"""
+    embedding: int = 16
+    """numbers that stand for one choice of a large discrete part of the observation, a cell of a small grid or a character"""
+    normalize_observation: bool = False
+    """shift and scale real-valued observations to mean 0 and deviation 1, as seen so far; saved with the policy"""
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                hint = did_you_mean(str(value), choices)
+                raise ConfigError(
+                    f"{name}={value!r} must be one of {', '.join(choices)}.{hint} Type --policy.{name} {choices[0]}"
+                )
+        if not isinstance(self.net, str) or (self.net != "default" and not all(self.net.rpartition(":"))):
+            raise ConfigError(
+                f"net={self.net!r} must be default, file.py:Net or module:Net; type --policy.net my_policy.py:Net"
+            )
+        try:
+            hidden = tuple(_whole("hidden", width) for width in self.hidden)
+        except TypeError:
+            raise ConfigError(f"hidden={self.hidden!r} must be a list of widths; type --policy.hidden 64 64") from None
+        object.__setattr__(self, "hidden", hidden)
+        for name in ("core_size", "core_layers", "embedding"):
+            object.__setattr__(self, name, _whole(name, getattr(self, name)))
+        low, high = (math.exp(bound) for bound in LOG_STD_RANGE)
+        std = self.initial_std
+        if isinstance(std, bool) or not isinstance(std, int | float) or not low <= std <= high:
+            raise ConfigError(f"initial_std={std!r} must be a number from {low:.1g} to {high:.1f}; type --policy.initial_std 1")
+        if self.core != "mingru" and self.core_layers != 1:
+            raise ConfigError(
+                f"core_layers={self.core_layers} needs core=mingru, got core={self.core}; type --policy.core mingru "
+                "or --policy.core_layers 1"
+            )
+        if self.core != "none" and not self.share:
+            raise ConfigError(
+                f"share=False keeps policy and value apart, but core={self.core} stands between them and their layers; "
+                "type --policy.share true or --policy.core none"
+            )
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < 1:
+        raise ConfigError(f"{name}={value!r} must be a whole number of at least 1; type --policy.{name} 64")
+    return operator.index(value)

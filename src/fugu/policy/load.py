@@ -1,0 +1,96 @@
+"""A network of the user's own: found by name, built, and tried on two rows before anything else starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+import torch
+from gymnasium import spaces as gs
+from torch import Tensor, nn
+
+from fugu.emulation.factory import attribute, load_file
+from fugu.errors import ConfigError, FuguError
+from fugu.policy.config import PolicyConfig
+
+
+def build_net(observation_space: gs.Space, action_space: gs.Space, config: PolicyConfig) -> nn.Module:
+    """``Net(observation_space, action_space, **settings)``; of the settings it gets those fields of the config that it names."""
+    kind = find(config.net)
+    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "net"}
+    parameters = inspect.signature(kind).parameters.values()
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        settings = {name: value for name, value in settings.items() if name in {p.name for p in parameters}}
+    net = kind(observation_space, action_space, **settings)
+    if not isinstance(net, nn.Module):
+        raise ConfigError(f"{config.net} must make a torch.nn.Module, got {type(net).__name__}")
+    missing = [name for name in ("encode", "decode") if not callable(getattr(net, name, None))]
+    size = getattr(net, "hidden_size", None)
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        missing.append("hidden_size (a whole number: how many features encode returns)")
+    if missing:
+        raise ConfigError(f"{config.net} has no {', '.join(missing)}; see `fugu new policy` for a working example")
+    return net
+
+
+def find(name: str) -> Any:
+    """The class that ``file.py:Net`` or ``module:Net`` names."""
+    head, _, tail = name.rpartition(":")
+    if head.endswith(".py"):
+        file = Path(head).resolve()
+        if not file.is_file():
+            raise ConfigError(f"{head!r}: no such file (looked at {file})")
+        return attribute(load_file(str(file)), tail, head)
+    try:
+        module = importlib.import_module(head)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{name!r}: cannot import {head!r}: {error}") from error
+    return attribute(module, tail, head)
+
+
+@torch.no_grad()
+def try_net(net: Any, name: str, obs: Any, decoder_size: int, params_size: int) -> None:
+    """Run ``encode`` and ``decode`` on the two rows of ``obs`` and complain of anything that does not have its place."""
+    training = net.training
+    net.eval()  # two rows of zeros must not enter anyone's batch statistics
+    try:
+        hidden = _call(name, "encode", net.encode, obs)
+        _expect(name, "encode(obs)", hidden, [(2, net.hidden_size)], "hidden [rows, hidden_size]")
+        answer = _call(name, "decode", net.decode, hidden.new_zeros(2, decoder_size))
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise ConfigError(f"{name}: decode(hidden) must return (params, value), got {type(answer).__name__}")
+        _expect(name, "params of decode(hidden)", answer[0], [(2, params_size)], "params [rows, distribution.size]")
+        _expect(name, "value of decode(hidden)", answer[1], [(2,), (2, 1)], "value [rows]")
+    finally:
+        net.train(training)
+
+
+def _call(name: str, method: str, function: Any, argument: Any) -> Any:
+    try:
+        return function(argument)
+    except FuguError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{name}: {method} failed on two rows ({_describe(argument)}): {type(error).__name__}: {error}"
+        ) from error
+
+
+def _expect(name: str, what: str, got: Any, shapes: list[tuple[int, ...]], meaning: str) -> None:
+    if not isinstance(got, Tensor) or not got.is_floating_point() or tuple(got.shape) not in shapes:
+        raise ConfigError(
+            f"{name}: {what} must be a float tensor {list(shapes[0])} for two rows ({meaning}), got {_describe(got)}"
+        )
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_describe(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_describe, value)) + ")"
+    return type(value).__name__

@@ -1,0 +1,30 @@
+"""Settings that are known to work, by environment. ``preset(env)`` gives a whole config for any environment.
+
+An environment with a line in a table here gets settings tuned for it; any other gets general ones chosen from its spaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fugu.presets import arcade, atari, classic, minigrid, mujoco, sanity
+from fugu.presets.general import general
+from fugu.trainer.config import TrainConfig
+
+PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
+    **sanity.PRESETS,
+    **classic.PRESETS,
+    **arcade.PRESETS,
+    **mujoco.PRESETS,
+    **minigrid.PRESETS,
+    **atari.PRESETS,
+}
+"""environment -> its config"""
+
+
+def preset(env: Any, env_kwargs: Mapping[str, Any] | None = None) -> TrainConfig:
+    """The config ``fugu train ENV`` starts from."""
+    if isinstance(env, str) and env in PRESETS:
+        return PRESETS[env]()
+    return general(env, env_kwargs or {})

@@ -1,0 +1,36 @@
+"""Native arcade games, the maze and the board game."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fugu.algorithm.config import PPOConfig
+from fugu.policy.config import PolicyConfig
+from fugu.trainer.config import OptimizerConfig, TrainConfig
+from fugu.vector.config import VectorConfig
+
+
+def _arcade(env: str, **changes: Any) -> TrainConfig:
+    base: dict[str, Any] = {
+        "env": env,
+        "steps": 10_000_000,
+        "horizon": 64,
+        "minibatch": 8192,
+        "epochs": 2,
+        "vector": VectorConfig(num_envs=512),
+        "policy": PolicyConfig(hidden=(128, 128), activation="relu"),
+        "ppo": PPOConfig(normalize_value=True),
+        "optimizer": OptimizerConfig(learning_rate=2e-3),
+    }
+    return TrainConfig(**{**base, **changes})
+
+
+PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
+    "breakout": lambda: _arcade("breakout"),
+    "pong": lambda: _arcade("pong", steps=20_000_000),
+    "snake": lambda: _arcade("snake", vector=VectorConfig(num_envs=64)),
+    "tetris": lambda: _arcade("tetris", steps=20_000_000),
+    "maze": lambda: _arcade("maze", policy=PolicyConfig(hidden=(128,), activation="relu", core="mingru", core_size=128)),
+    "connect4": lambda: _arcade("connect4", vector=VectorConfig(num_envs=256)),
+}

@@ -1,0 +1,51 @@
+"""Classic control: the native environments, and Gymnasium's own where steps cost more and are used more often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fugu.algorithm.config import PPOConfig
+from fugu.policy.config import PolicyConfig
+from fugu.trainer.config import OptimizerConfig, TrainConfig
+from fugu.vector.config import VectorConfig
+
+
+def _cartpole(env: str, **changes: Any) -> TrainConfig:
+    """Values are large (up to 1 / (1 - gamma) = 50), so their loss gets a small weight instead of drowning the policy's."""
+    base: dict[str, Any] = {
+        "env": env,
+        "steps": 1_000_000,
+        "horizon": 32,
+        "minibatch": 4096,
+        "epochs": 2,
+        "vector": VectorConfig(num_envs=256),
+        "ppo": PPOConfig(gamma=0.98, lam=0.9, entropy_coef=0.0, value_coef=0.01),
+        "optimizer": OptimizerConfig(learning_rate=1e-2, max_grad_norm=10.0),
+    }
+    return TrainConfig(**{**base, **changes})
+
+
+def _classic(env: str, **changes: Any) -> TrainConfig:
+    base: dict[str, Any] = {
+        "env": env,
+        "steps": 2_000_000,
+        "horizon": 32,
+        "minibatch": 2048,
+        "epochs": 4,
+        "vector": VectorConfig(num_envs=256),
+        "policy": PolicyConfig(normalize_observation=True),
+        "ppo": PPOConfig(gamma=0.99, lam=0.95, entropy_coef=0.0, normalize_reward=True, normalize_value=True),
+        "optimizer": OptimizerConfig(learning_rate=2e-3),
+    }
+    return TrainConfig(**{**base, **changes})
+
+
+PENDULUM = PPOConfig(gamma=0.9, lam=0.95, entropy_coef=0.0, normalize_reward=True, normalize_value=True)
+
+PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
+    "cartpole": lambda: _cartpole("cartpole"),
+    "acrobot": lambda: _classic("acrobot"),
+    "mountain_car": lambda: _classic("mountain_car", steps=4_000_000),
+    "pendulum": lambda: _classic("pendulum", ppo=PENDULUM),
+}

@@ -1,0 +1,58 @@
+"""Settings for an environment nobody has tuned for, chosen from what it is: native or Python, its action space, its observations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as gs
+
+from fugu.algorithm.config import PPOConfig
+from fugu.emulation.build import build, is_built, load
+from fugu.emulation.env import EnvSpec, spec_of
+from fugu.emulation.factory import factories
+from fugu.emulation.native import is_name, native_spec
+from fugu.policy.config import PolicyConfig
+from fugu.spaces import Layout
+from fugu.trainer.config import OptimizerConfig, TrainConfig
+from fugu.vector.config import VectorConfig
+
+
+def general(env: Any, env_kwargs: Mapping[str, Any]) -> TrainConfig:
+    """Build one copy of ``env`` to look at it, and choose."""
+    name = load(build(env)) if is_built(env) else env
+    native = is_name(name)
+    spec = native_spec(name, env_kwargs) if native else _look(env, env_kwargs)
+    continuous = any(isinstance(leaf.space, gs.Box) for leaf in Layout(spec.action_space).leaves)
+    image = any(leaf.dtype == np.uint8 and len(leaf.shape) >= 2 for leaf in Layout(spec.observation_space).leaves)
+    agents = spec.num_agents
+    # A native environment costs nothing, so many of them make large batches; a Python one is the slowest part, so its steps are
+    # used several times.
+    num_envs = max(1, (1024 if native else 16) // agents)
+    horizon = 32 if native else 128
+    return TrainConfig(
+        env=env if isinstance(env, str) else spec.name,
+        env_kwargs=dict(env_kwargs),
+        steps=10_000_000 if native else 1_000_000,
+        horizon=horizon,
+        minibatch=num_envs * agents * horizon // 4,
+        epochs=2 if native else 4,
+        vector=VectorConfig(num_envs=num_envs),
+        policy=PolicyConfig(
+            hidden=(512,) if image else (64, 64),
+            activation="relu" if image else "tanh",
+            share=image or not continuous,
+            normalize_observation=continuous,
+        ),
+        ppo=PPOConfig(normalize_reward=True, reward_clip=10.0, entropy_coef=0.0 if continuous else 0.01),
+        optimizer=OptimizerConfig(learning_rate=3e-4 if continuous or image else 1e-3),
+    )
+
+
+def _look(env: Any, env_kwargs: Mapping[str, Any]) -> EnvSpec:
+    made = factories(env, 1, env_kwargs)[0]()
+    try:
+        return spec_of(made)
+    finally:
+        made.close()

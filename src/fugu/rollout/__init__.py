@@ -1,0 +1,1 @@
+"""Where batches come from: a source fills ``[segments, horizon]`` columns by asking a policy to act."""

@@ -1,0 +1,58 @@
+"""A batch: named columns of tensors with one leading axis of segments.
+
+The row convention, everywhere in fugu (``emulation/env.py`` says how environments write it):
+
+- Row t of a segment holds ``obs[t]``, the ``action[t]`` taken on it, and what that action produced: ``reward[t]``,
+  ``terminated[t]``, ``truncated[t]``. There is no ``done``.
+- The row after an ending holds the final observation; its action goes nowhere and its ``mask`` is False. The row after that
+  starts the next episode and has ``first``. An episode may start and end anywhere in a segment.
+- ``mask=False`` also marks agents that are dead, absent or waiting. Masked rows enter no loss, no mean and no priority.
+- Recurrent state is zeroed where ``first`` is True, before the row is looked at, in rollout and in training.
+
+Columns are ``[segments, horizon, ...]``, except those that a segment has once: ``PER_SEGMENT``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+PER_SEGMENT = frozenset({"state", "bootstrap", "priority", "importance"})
+"""state: of the recurrent core before the first row; bootstrap: value of the observation after the last row; priority: how likely
+a segment is drawn; importance: what a segment drawn by priority counts for"""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    columns: Mapping[str, Tensor]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.columns[name]
+
+    def get(self, name: str) -> Tensor | None:
+        return self.columns.get(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.columns
+
+    @property
+    def segments(self) -> int:
+        return self.columns["reward"].shape[0]
+
+    @property
+    def horizon(self) -> int:
+        return self.columns["reward"].shape[1]
+
+    def also(self, **columns: Tensor) -> Batch:
+        """The same batch with more columns, or other ones."""
+        return Batch({**self.columns, **columns})
+
+    def rows(self, index: Tensor) -> Batch:
+        """The segments ``index`` names, whole; copies."""
+        return Batch({name: column.index_select(0, index.to(column.device)) for name, column in self.columns.items()})
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch({name: column.to(device, non_blocking=True) for name, column in self.columns.items()})

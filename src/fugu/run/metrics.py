@@ -1,0 +1,76 @@
+"""Every metric a run writes: name, unit, definition, and whether the same config and seed give the same number.
+
+This table decides which file a metric goes to: ``metrics.jsonl`` if it is deterministic, ``timing.jsonl`` if not. Under ``env/`` and
+``loss/`` environments and algorithms may add names; everywhere else an unknown name is a mistake.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fugu.errors import FuguError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Metric:
+    unit: str
+    """what one of it is; "" for a plain number"""
+    definition: str
+    deterministic: bool = True
+    """the same for the same config and seed, on a CPU"""
+
+
+PHASES = {
+    "env": "stepping environments",
+    "inference": "choosing actions",
+    "copy": "moving observations and actions between buffers and devices",
+    "advantage": "computing advantages and targets",
+    "update": "losses, gradients and optimizer steps",
+    "other": "everything else: logging, checkpoints, evaluation",
+}
+"""what a Timer tells apart -> what happens in it"""
+
+METRICS: dict[str, Metric] = {
+    "steps": Metric("steps", "rows an agent acted on, since the start of the run, over all environments"),
+    "updates": Metric("updates", "batches learned from, since the start of the run"),
+    "episodes": Metric("episodes", "episodes that ended, since the start of the run"),
+    "episode/return": Metric("", "mean undiscounted return of the episodes that ended since the last line"),
+    "episode/length": Metric("steps", "mean length of the episodes that ended since the last line"),
+    "loss/policy": Metric("", "mean policy loss of the minibatches of an update"),
+    "loss/value": Metric("", "mean value loss of the minibatches, before its coefficient"),
+    "loss/entropy": Metric("nats", "mean entropy of the policy over unmasked rows"),
+    "loss/kl": Metric("nats", "estimate of KL(old || new): the mean of ratio - 1 - log(ratio)"),
+    "loss/clip_fraction": Metric("share", "rows whose probability ratio lies outside the clip range"),
+    "loss/explained_variance": Metric(
+        "", "1 - Var(return - value) / Var(return) of a batch; 1 is perfect, 0 no better than the mean"
+    ),
+    "loss/grad_norm": Metric("", "mean norm of the gradient before clipping"),
+    "loss/total": Metric("", "mean of what is minimised"),
+    "learning_rate": Metric("", "of the last optimizer step"),
+    "time/wall": Metric("seconds", "since the run started, without the time between a stop and a resume", False),
+    "time/steps_per_second": Metric("steps/s", "steps since the last line over the wall time since then", False),
+    **{
+        f"time/{name}": Metric("share", f"of the wall time since the last line: {text}", False) for name, text in PHASES.items()
+    },
+    "system/cpu": Metric("share", "busy part of the processor cores this process may use", False),
+    "system/memory": Metric("bytes", "resident memory of this process and its workers", False),
+    "system/gpu": Metric("share", "of the time in which a kernel ran on the GPU", False),
+    "system/gpu_memory": Metric("bytes", "in use on the GPU, by anyone", False),
+}
+
+OPEN = {
+    "env/": Metric("", "mean of a value that the environment logs, over the episodes since the last line"),
+    "loss/": Metric("", "mean over the minibatches of an update"),
+}
+"""prefix -> what an unlisted name under it means"""
+
+
+def describe(name: str) -> Metric:
+    """The table's line for ``name``; FuguError with the nearest names if there is none."""
+    metric = METRICS.get(name)
+    if metric is not None:
+        return metric
+    for prefix, metric in OPEN.items():
+        if name.startswith(prefix) and name != prefix:
+            return metric
+    raise FuguError(f"there is no metric {name!r}.{did_you_mean(name, METRICS)} Names of your own go under env/ or loss/")

@@ -1,0 +1,57 @@
+"""A run as an object: what ``fugu.train`` returns and every command works on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fugu.config import from_toml
+from fugu.run import store
+from fugu.trainer.config import TrainConfig
+
+
+class Run:
+    """A folder with a config, metrics and checkpoints. ``text`` is its path, its name, ``latest`` or ``latest~1``."""
+
+    def __init__(self, text: str | Path | store.RunFolder, root: str | Path = "runs") -> None:
+        self.folder = text if isinstance(text, store.RunFolder) else store.find(str(text), Path(root))
+        self.config: TrainConfig = from_toml(TrainConfig, self.folder.config)
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One mapping per logged update."""
+        return self.folder.read_metrics()
+
+    def resume(self, **changes: Any) -> Run:
+        """Train on from the newest checkpoint; ``changes`` as for ``fugu.train``, for example ``steps=2_000_000``."""
+        from fugu.run.train import resume
+
+        return resume(self, changes)
+
+    def evaluate(
+        self, episodes: int = 100, *, which: str | int = "latest", greedy: bool = False, seed: int = 1, num_envs: int | None = None
+    ) -> Any:
+        """Play whole episodes with a checkpoint (``latest``, ``best`` or its step): an ``Evaluation``."""
+        from fugu.run.player import Player
+
+        with Player(self, which, num_envs=num_envs or min(episodes, 64)) as player:
+            return player.evaluate(episodes, greedy=greedy, seed=seed)
+
+    def video(self, path: str | Path | None = None, **settings: Any) -> Path:
+        """Play one episode and write it as mp4 or gif; returns the file."""
+        from fugu.run.video import record
+
+        return record(self, path, **settings)
+
+    def with_config(self, changes: Mapping[str, Any]) -> TrainConfig:
+        from fugu.config import override
+
+        return override(self.config, changes) if changes else replace(self.config)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"

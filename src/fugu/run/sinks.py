@@ -1,0 +1,208 @@
+"""Where metrics go: two JSONL files always, TensorBoard and Weights & Biases if asked for.
+
+``metrics.jsonl`` holds what the config and the seed decide, ``timing.jsonl`` the rest (see ``metrics.py``), one line per write, each
+with ``updates`` and ``steps``. A run resumed from a checkpoint first forgets the lines after it (``truncate``), so that its file
+equals that of a run never interrupted. A sink that fails (disk full, service down) warns once; training goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from fugu.errors import ConfigError, FuguError, MissingExtra
+from fugu.run.config import LogConfig
+from fugu.run.metrics import describe
+from fugu.run.store import RunFolder, parse_line
+
+
+class Sink(Protocol):
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """``metrics`` (names of ``metrics.py``, ``updates`` among them) after ``step`` environment steps."""
+
+    def close(self) -> None: ...
+
+
+def open_sinks(folder: RunFolder, log: LogConfig, config: Mapping[str, Any], after_updates: int = 0, step: int = 0) -> Sinks:
+    """Everything ``log`` asks for, before work starts. ``after_updates`` and ``step``: where a resumed run goes on."""
+    lines = JsonLines(folder)
+    lines.truncate(after_updates)
+    sinks: list[Sink] = [lines]
+    try:
+        if log.tensorboard:
+            sinks.append(TensorBoard(folder, step))
+        if log.wandb != "off":
+            sinks.append(WeightsAndBiases(folder, log, config))
+    except BaseException:
+        Sinks(sinks).close()
+        raise
+    return Sinks(sinks)
+
+
+class Sinks:
+    """Several as one. One that raises is closed and left out from then on."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = list(sinks)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        if "updates" not in metrics:
+            raise FuguError(
+                f"metrics to write must have updates, by which a resumed run finds its place; got {', '.join(metrics)}"
+            )
+        for name in metrics:
+            describe(name)
+        for sink in tuple(self._sinks):
+            try:
+                sink.write(step, metrics)
+            except Exception as error:
+                self._sinks.remove(sink)
+                _warn(f"{type(sink).__name__} failed and is left out from here on: {error!r}")
+                _close(sink)
+
+    def close(self) -> None:
+        while self._sinks:
+            _close(self._sinks.pop())
+
+
+class JsonLines:
+    def __init__(self, folder: RunFolder) -> None:
+        self._files = {True: _File(folder.metrics), False: _File(folder.timing)}
+        self._deterministic: dict[str, bool] = {}
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        place = {"updates": int(metrics["updates"]), "steps": int(step)}
+        rows: dict[bool, dict[str, Any]] = {True: dict(place), False: dict(place)}
+        for name, value in metrics.items():
+            if name in place:
+                continue
+            deterministic = self._deterministic.get(name)
+            if deterministic is None:
+                deterministic = self._deterministic[name] = describe(name).deterministic
+            rows[deterministic][name] = _number(value)
+        for deterministic, row in rows.items():
+            if len(row) > len(place) or deterministic:
+                self._files[deterministic].append(row)
+
+    def truncate(self, after_updates: int) -> None:
+        """Forget the lines of later updates, and half a line that a kill has left."""
+        for file in self._files.values():
+            file.truncate(after_updates)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+
+class _File:
+    """Appends whole lines: what could be written only in part is taken back."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._warned = False
+        self._descriptor = -1
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ConfigError(f"metrics cannot be written to {path}: {error.strerror}") from None
+        self._size = os.fstat(self._descriptor).st_size
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        data = json.dumps(row, allow_nan=False, ensure_ascii=False).encode() + b"\n"
+        try:
+            written = os.write(self._descriptor, data)
+            if written < len(data):
+                written += os.write(self._descriptor, data[written:])  # says why
+            self._size += written
+        except OSError as error:
+            os.ftruncate(self._descriptor, self._size)
+            if not self._warned:
+                _warn(f"{self._path} misses lines from here on: {error.strerror}")
+                self._warned = True
+
+    def truncate(self, after_updates: int) -> None:
+        end = 0
+        for line in self._path.read_bytes().splitlines(keepends=True):
+            row = parse_line(line) if line.endswith(b"\n") else None
+            if row is None or not row.get("updates", math.inf) <= after_updates:
+                break
+            end += len(line)
+        os.ftruncate(self._descriptor, end)
+        self._size = end
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class TensorBoard:
+    """Events in ``events/`` of the run's folder, for ``tensorboard --logdir runs``."""
+
+    def __init__(self, folder: RunFolder, step: int = 0) -> None:
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            raise MissingExtra("--log.tensorboard", "tb") from None
+        self._writer = SummaryWriter(str(folder.events), purge_step=step or None, flush_secs=10)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            number = _number(value)
+            if number is not None and name != "steps":
+                self._writer.add_scalar(name, number, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A run in ``wandb/`` of the run's folder, sent to the service only if ``online``; ``wandb sync`` sends it later."""
+
+    def __init__(self, folder: RunFolder, log: LogConfig, config: Mapping[str, Any]) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise MissingExtra("--log.wandb", "wandb") from None
+        try:
+            self._run = wandb.init(
+                mode=log.wandb,
+                project=log.wandb_project,
+                name=folder.name,
+                id=folder.name,
+                resume="allow",
+                dir=str(folder.path),
+                config=dict(config),
+                settings=wandb.Settings(silent=True, console="off"),
+            )
+        except Exception as error:
+            raise ConfigError(f"Weights & Biases did not start: {error}. --log.wandb offline needs no account") from error
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log({name: _number(value) for name, value in metrics.items()}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _number(value: Any) -> float | int | None:
+    """A plain number, or None if it is not finite, which JSON cannot say."""
+    if hasattr(value, "item"):
+        value = value.item()
+    return value if math.isfinite(value) else None
+
+
+def _close(sink: Sink) -> None:
+    try:
+        sink.close()
+    except Exception as error:
+        _warn(f"{type(sink).__name__} did not close: {error!r}")
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=3)

@@ -1,0 +1,184 @@
+"""The ``runs/`` folder: one folder per run, ``<env>-<YYYYmmdd-HHMMSS>``, found by path, by name or as ``latest``."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fugu.errors import ConfigError, FuguError, did_you_mean
+
+ROOT = Path("runs")
+
+_TIME = re.compile(r"-(\d{8}-\d{6})(?:-(\d+))?$")
+_LATEST = re.compile(r"latest(?:~(\d+))?")
+
+
+class RunError(FuguError, RuntimeError):
+    """A run folder is in use, or what is in it cannot be read."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def metrics(self) -> Path:
+        """what the config and the seed decide: the same, byte for byte, each time"""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def timing(self) -> Path:
+        """what the machine decides: speed, time, memory"""
+        return self.path / "timing.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def videos(self) -> Path:
+        return self.path / "videos"
+
+    @property
+    def events(self) -> Path:
+        """what TensorBoard reads"""
+        return self.path / "events"
+
+    def read_metrics(self) -> list[dict[str, float]]:
+        """The lines of ``metrics.jsonl``, oldest first; a number that was not finite is nan."""
+        return read_lines(self.metrics)
+
+    def read_timing(self) -> list[dict[str, float]]:
+        return read_lines(self.timing)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Held while a process trains this run; RunError if another one does. It ends with the process that holds it."""
+        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock: that would live on in forked workers
+            except (BlockingIOError, PermissionError):
+                raise RunError(f"{self.path} is being trained by another process; stop that one, or start a new run") from None
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def create(root: Path | str, env: str) -> RunFolder:
+    """A new folder for a run on ``env``; its own even if another run starts in the same second."""
+    root = Path(root)
+    base = f"{_file_name(env)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    number = 1
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        while True:
+            path = root / (base if number == 1 else f"{base}-{number}")
+            try:
+                path.mkdir()
+                return RunFolder(path)
+            except FileExistsError:
+                number += 1
+    except OSError as error:
+        raise ConfigError(f"no run can be kept in {root}: {error.strerror}") from None
+
+
+def runs(root: Path | str = ROOT) -> list[RunFolder]:
+    """The runs in ``root``, oldest first."""
+    root = Path(root)
+    found = [path for path in root.iterdir() if _is_run(path)] if root.is_dir() else []
+    return [RunFolder(path) for path in sorted(found, key=_started)]
+
+
+def find(text: str | Path, root: Path | str = ROOT) -> RunFolder:
+    """The run that ``text`` means: a path, a name in ``root``, ``latest`` or ``latest~2`` (the second before the latest)."""
+    text = str(text)
+    there = runs(root)
+    latest = _LATEST.fullmatch(text)
+    if latest:
+        back = int(latest[1] or 0)
+        if back < len(there):
+            return there[-1 - back]
+        raise ConfigError(f"{text}: there are only {len(there)} runs in {root}" if there else f"{text}: {_none_yet(root)}")
+    for path in (Path(text), Path(root) / text):
+        if text and path.is_dir():
+            if not _is_run(path):
+                raise ConfigError(f"{path} is not a run: it has no config.toml")
+            return RunFolder(path)
+    if not there:
+        raise ConfigError(f"there is no run {text!r}; {_none_yet(root)}")
+    raise ConfigError(
+        f"there is no run {text!r}, neither as a path nor in {root}.{did_you_mean(text, [r.name for r in there])}"
+    )
+
+
+def _none_yet(root: Path | str) -> str:
+    return f"there is no run in {root} yet: fugu train ENV makes one"
+
+
+def read_lines(path: Path) -> list[dict[str, float]]:
+    """The whole lines of a JSONL file; [] if there is none. Half a line at the end is what a kill leaves, and is left out."""
+    rows = []
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    for number, line in enumerate(data.split(b"\n")[:-1], 1):
+        row = parse_line(line)
+        if row is None:
+            raise RunError(f"{path}:{number} is not a line of metrics: {line[:80].decode(errors='replace')}")
+        rows.append(row)
+    return rows
+
+
+def parse_line(line: bytes) -> dict[str, float] | None:
+    """One line's metrics, or None if it is not one."""
+    try:
+        row: Any = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(row, dict):
+        return None
+    return {name: math.nan if value is None else value for name, value in row.items()}
+
+
+def _file_name(env: str) -> str:
+    """``ALE/Pong-v5`` -> ``ALE-Pong-v5``, ``some/where/my_env.py:MyEnv`` -> ``MyEnv``."""
+    name = env.rsplit(":", 1)[-1]
+    if name.endswith((".h", ".py")):
+        name = Path(name).stem
+    name = re.sub(r"[^\w.+-]+", "-", name).strip("-.")
+    return name[:80] or "run"
+
+
+def _is_run(path: Path) -> bool:
+    return (
+        path.is_dir()
+        and not path.name.startswith(".")
+        and ((path / "config.toml").is_file() or _TIME.search(path.name) is not None)
+    )
+
+
+def _started(path: Path) -> tuple[str, int, str]:
+    """By the time in the name, or of the config if someone gave it another name."""
+    match = _TIME.search(path.name)
+    if match:
+        return match[1], int(match[2] or 1), path.name
+    return time.strftime("%Y%m%d-%H%M%S", time.localtime((path / "config.toml").stat().st_mtime)), 1, path.name

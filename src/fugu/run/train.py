@@ -1,0 +1,131 @@
+"""Train: make a run's folder, let the loop run, write down what it reports, and end well whatever happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from fugu.config import override, to_toml
+from fugu.errors import ConfigError, FuguError
+from fugu.presets import preset
+from fugu.run import store
+from fugu.run.dashboard import Dashboard, Header
+from fugu.run.run import Run
+from fugu.run.sinks import Sinks, open_sinks
+from fugu.run.system import System
+from fugu.run.timer import Timer, shares
+from fugu.trainer import checkpoint
+from fugu.trainer.build import make_trainer
+from fugu.trainer.config import TrainConfig
+from fugu.trainer.diverged import Diverged
+from fugu.trainer.interrupt import Interrupt
+from fugu.trainer.loop import Trainer
+
+
+class Interrupted(FuguError):
+    """A signal ended the training; everything was saved."""
+
+    def __init__(self, number: int, run: Run, steps: int) -> None:
+        self.signal, self.run = number, run
+        name = signal.Signals(number).name
+        super().__init__(f"{name}: saved at step {steps:,}; go on with: fugu train --resume {run.path}")
+
+
+def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str | Path = "runs", **settings: Any) -> Run:
+    """Train a policy and return the run.
+
+    ``env`` is whatever ``fugu.vector.make`` takes by name. ``settings`` change fields of the environment's preset, by a name that is
+    unique (``steps=100_000``, ``learning_rate=1e-3``), by section (``ppo={"gamma": 0.9}``) or by path; or give a whole ``config``.
+    """
+    if config is None:
+        if not isinstance(env, str):
+            raise ConfigError(f"train() takes an environment by name (Gymnasium id, file.py:Class, ...), got {env!r:.60}")
+        config = preset(env, settings.get("env_kwargs"))
+    config = override(config, settings)
+    with ExitStack() as stack:
+        timer = Timer()
+        trainer = make_trainer(config, clock=timer)
+        stack.callback(trainer.source.vec.close)
+        folder = store.create(Path(runs), Path(config.env).name)
+        folder.config.write_text(to_toml(config))
+        trainer.folder = folder.checkpoints
+        trainer.start()
+        return _run(Run(folder), trainer, timer)
+
+
+def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
+    """Train on from the newest good checkpoint, exactly as the run would have gone on."""
+    config = run.with_config(changes or {})
+    path = checkpoint.find(run.folder.checkpoints, "latest")
+    with ExitStack() as stack:
+        timer = Timer()
+        trainer = make_trainer(config, run.folder.checkpoints, timer)
+        stack.callback(trainer.source.vec.close)
+        trainer.load(path)
+        if trainer.finished:
+            raise ConfigError(
+                f"this run has done its {config.steps:,} steps; give it more to do: "
+                f"fugu train --resume {run.path} --steps {2 * config.steps}"
+            )
+        if config != run.config:
+            run.folder.config.write_text(to_toml(config))
+            run.config = config
+        return _run(run, trainer, timer)
+
+
+class Report:
+    """Adds to the metrics of an update what the machine has to say, and hands them on."""
+
+    def __init__(self, run: Run, trainer: Trainer, timer: Timer, outputs: Sinks, board: Dashboard) -> None:
+        self.trainer, self.timer, self.outputs, self.board = trainer, timer, outputs, board
+        device = trainer.source.device
+        self.system = System(device.index or 0 if device.type == "cuda" else None)
+        earlier = run.folder.read_timing()
+        self.wall = earlier[-1]["time/wall"] if earlier else 0.0
+        self.steps = trainer.steps
+        timer.take()
+
+    def __call__(self, metrics: dict[str, float]) -> None:
+        spent = self.timer.take()
+        seconds = max(sum(spent.values()), 1e-9)
+        self.wall += seconds
+        metrics["time/wall"] = self.wall
+        metrics["time/steps_per_second"] = (self.trainer.steps - self.steps) / seconds
+        metrics.update(shares(spent))
+        metrics.update(self.system.sample())
+        self.steps = self.trainer.steps
+        self.outputs.write(self.trainer.steps, metrics)
+        self.board.update(metrics)
+
+
+def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
+    with ExitStack() as stack:
+        stack.enter_context(run.folder.lock())
+        outputs = open_sinks(run.folder, run.config.log, dataclasses.asdict(run.config), trainer.updates, trainer.steps)
+        stack.callback(outputs.close)
+        header = Header(
+            run=str(run.path),
+            env=run.config.env,
+            total_steps=run.config.steps,
+            device=str(trainer.source.device),
+            native=trainer.source.vec.can_snapshot,
+        )
+        board = stack.enter_context(Dashboard(header, run.config.log))
+        report = Report(run, trainer, timer, outputs, board)
+        interrupt = stack.enter_context(Interrupt())
+        try:
+            trainer.run(report, interrupt)
+        except Diverged as error:
+            file = error.save(run.path)
+            good = checkpoint.find(run.folder.checkpoints, "latest") if trainer.saved_step is not None else None
+            raise FuguError(
+                f"{error}\n  the minibatch is in {file}"
+                + (f"\n  the last good checkpoint is {good}" if good else "\n  there was no checkpoint yet")
+            ) from error
+        if interrupt.asked:
+            raise Interrupted(interrupt.asked, run, trainer.steps)
+    return run

@@ -1,0 +1,69 @@
+"""From a config to the objects of a run: vector env, policy, algorithm, source, trainer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import torch
+
+from fugu import vector
+from fugu.algorithm.contract import Algorithm
+from fugu.algorithm.ppo import PPO
+from fugu.errors import ConfigError
+from fugu.policy.actor_critic import ActorCritic, make_policy
+from fugu.rollout.onpolicy import OnPolicy
+from fugu.trainer.config import TrainConfig
+from fugu.trainer.loop import Trainer
+from fugu.vector.config import usable_cores
+from fugu.vector.vecenv import VecEnv
+
+
+def make_trainer(
+    config: TrainConfig, folder: Path | None = None, clock: Callable[[str], AbstractContextManager[None]] | None = None
+) -> Trainer:
+    """Everything a run needs, checked; ``folder`` is where checkpoints go. Close it with ``trainer.source.vec.close()``."""
+    device = find_device(config.device)
+    torch.set_num_threads(config.threads or usable_cores())
+    vec = make_vec(config)
+    try:
+        config.minibatches(vec.num_agents)  # refuses impossible sizes
+        algorithm = make_algorithm(config, vec, device)
+        policy = algorithm.modules["policy"]
+        assert isinstance(policy, ActorCritic)
+        source = OnPolicy(
+            vec, config.horizon, passes=config.passes, state_size=policy.state_size, device=device, clock=clock
+        )
+        return Trainer(config, source, algorithm, folder=folder, clock=clock)
+    except BaseException:
+        vec.close()
+        raise
+
+
+def make_vec(config: TrainConfig) -> VecEnv:
+    """The environments of a run. Their infos are not looked at, so they need not travel."""
+    settings = dataclasses.replace(config.vector, infos=config.vector.infos or "none")
+    return vector.make(config.env, env_kwargs=config.env_kwargs, config=settings)
+
+
+def make_algorithm(config: TrainConfig, vec: VecEnv, device: torch.device) -> Algorithm:
+    with torch.random.fork_rng(devices=[]):  # weights depend on the seed alone, and nothing else on them
+        torch.manual_seed(config.seed)
+        policy = make_policy(vec.observation_space, vec.action_space, config.policy).to(device)
+    return PPO(policy, config.ppo, num_agents=vec.num_agents, seed=config.seed)
+
+
+def find_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device={name!r} is not a device; use cpu or cuda") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device={name!r}: training runs on cpu or cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device={name!r}, but torch {torch.__version__} finds no CUDA device here; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device={name!r}, but there are {torch.cuda.device_count()} CUDA devices; use --device cuda:0")
+    return device

@@ -1,0 +1,256 @@
+"""The checkpoints of one run: ``checkpoints/step_000000123/`` folders, of which at least one is whole at every moment.
+
+``save`` writes to ``.tmp-*``, verifies what it wrote, renames, and only then deletes what is beyond ``keep``. Killed at any point it
+leaves the earlier checkpoints as they were, and a ``.tmp-*`` that the next save removes. Order is by step: clocks play no part.
+The latest that was saved as the best says so in its manifest, and rotation spares it. What is inside one: ``checkpoint_format.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import shutil
+import time
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fugu.trainer.checkpoint_format import (
+    CheckpointError,
+    check,
+    manifest,
+    read,
+    show_bytes,
+    size_of,
+    sync_folder,
+    verify,
+    write,
+)
+
+__all__ = ["Checkpoint", "CheckpointError", "find", "load", "save", "steps", "truncate"]
+
+_NAME = re.compile(r"(?:\.old-)?step_(?P<step>\d{9,18})")
+_LOCK_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    path: Path
+    step: int
+    tensors: dict[str, dict[str, torch.Tensor]]
+    """group -> name -> tensor, on the CPU"""
+    state: dict[str, Any]
+
+
+def save(
+    folder: Path | str,
+    step: int,
+    tensors: Mapping[str, Mapping[str, torch.Tensor]],
+    state: Mapping[str, Any],
+    *,
+    keep: int = 3,
+    best: bool = False,
+) -> Path:
+    """Add the checkpoint of ``step`` to ``folder`` and return its path. ``keep`` of them stay, and the ``best``.
+
+    A second save of one step replaces the first. CheckpointError, with everything earlier untouched, if it cannot be written.
+    """
+    if type(step) is not int or not 0 <= step < 10**18:
+        raise CheckpointError(f"step={step!r} must be a whole number from 0 up")
+    if keep < 1:
+        raise CheckpointError(f"keep={keep} must be at least 1")
+    check(tensors, state)
+    folder = Path(folder)
+    try:
+        if not folder.is_dir():
+            folder.mkdir(parents=True)
+            sync_folder(folder.parent)
+        with _alone(folder):
+            path = _write(folder, step, tensors, state, best)
+            with contextlib.suppress(OSError):  # it is saved; what could not be deleted now is deleted by a later save
+                _rotate(folder, step, keep)
+    except OSError as error:
+        needed = size_of(tensors, state)
+        raise CheckpointError(_refused(folder, error, needed)) from error
+    return path
+
+
+def load(path: Path | str) -> Checkpoint:
+    """The checkpoint at ``path`` (see ``find``); CheckpointError if a single bit of it is not what was saved."""
+    path = Path(path)
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is not a checkpoint: expected a folder such as checkpoints/step_000000123")
+    return Checkpoint(path, *read(path))
+
+
+def find(folder: Path | str, which: str | int = "latest") -> Path:
+    """The checkpoint that is ``latest``, ``best`` or of one step. Damaged ones are passed over with a warning for ``latest`` only."""
+    folder = Path(folder)
+    found = _checkpoints(folder)
+    if which == "best":
+        step = _best(folder)
+        if step is None:
+            raise CheckpointError(f"{folder} has no checkpoint that is known as the best: use latest")
+        which = step
+    if isinstance(which, str) and which.isdecimal():
+        which = int(which)
+    if isinstance(which, int):
+        of_step = [path for path in found if _step(path) == which]
+        if not of_step:
+            near = sorted(steps(folder), key=lambda step: abs(step - which))[:3]
+            raise CheckpointError(
+                f"{folder} has no checkpoint of step {which}" + (f"; the nearest: {sorted(near)}" if near else "")
+            )
+        verify(of_step[-1])
+        return of_step[-1]
+    if which != "latest":
+        raise CheckpointError(f"which={which!r} must be latest, best or a step")
+    for path in reversed(found):
+        try:
+            verify(path)
+            return path
+        except CheckpointError as error:
+            warnings.warn(f"checkpoint {path.name} passed over: {error}", RuntimeWarning, stacklevel=2)
+    every = f"none of the {len(found)} checkpoints in {folder} is whole" if found else f"there is no checkpoint in {folder}"
+    raise CheckpointError(f"{every}; start anew without --resume")
+
+
+def steps(folder: Path | str) -> list[int]:
+    """The steps of which ``folder`` has a checkpoint, ascending, damaged or not."""
+    return sorted({_step(path) for path in _checkpoints(Path(folder))})
+
+
+def truncate(folder: Path | str, after: int) -> None:
+    """Delete the checkpoints of steps beyond ``after``: a run resumed there would otherwise be overtaken by its own past."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        return
+    try:
+        with _alone(folder):
+            for path in _checkpoints(folder):
+                if _step(path) > after:
+                    _delete(path)
+    except OSError as error:
+        raise CheckpointError(_refused(folder, error)) from error
+
+
+def _write(
+    folder: Path, step: int, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any], best: bool
+) -> Path:
+    for stale in folder.glob(".tmp-*"):  # we hold the lock, so their writers are dead
+        _remove(stale)
+    temporary = folder / f".tmp-{uuid.uuid4().hex}"
+    target = folder / f"step_{step:09d}"
+    aside = folder / f".old-{target.name}"
+    temporary.mkdir()
+    try:
+        write(temporary, step, tensors, state, best or _is_best(target))
+        try:
+            verify(temporary)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"no checkpoint saved in {folder}: read back, it is not what was written ({error})"
+            ) from error
+        if target.exists():
+            if aside.exists():
+                _delete(aside)
+            os.rename(target, aside)  # still found under this name, should the next line never run
+        os.rename(temporary, target)
+        sync_folder(folder)
+    except BaseException:
+        _remove(temporary)
+        raise
+    if aside.exists():
+        _delete(aside)
+    return target
+
+
+def _rotate(folder: Path, new: int, keep: int) -> None:
+    spared = (*steps(folder)[-keep:], new, _best(folder))
+    for path in _checkpoints(folder):
+        if _step(path) not in spared:
+            _delete(path)
+
+
+def _delete(path: Path) -> None:
+    """Under its own name a checkpoint is whole or gone, never half of it."""
+    grave = path.with_name(f".tmp-{uuid.uuid4().hex}")
+    os.rename(path, grave)
+    _remove(grave)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """By step; of one step, the one that a save was just replacing comes first."""
+    try:
+        paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
+    except FileNotFoundError:
+        return []
+    return sorted(paths, key=lambda path: (_step(path), not path.name.startswith(".old-")))
+
+
+def _step(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match["step"])
+
+
+def _best(folder: Path) -> int | None:
+    return next((_step(path) for path in reversed(_checkpoints(folder)) if _is_best(path)), None)
+
+
+def _is_best(path: Path) -> bool:
+    try:
+        return manifest(path).get("best") is True
+    except CheckpointError:
+        return False
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which the system releases when its holder dies."""
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise CheckpointError(f"another process has been writing to {folder} for {_LOCK_SECONDS:.0f} s") from None
+                time.sleep(0.01)
+            except OSError as error:
+                if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
+                    raise
+                break  # a file system without locks; there is one writer to a run anyway
+        try:
+            yield
+        finally:
+            # not left to close(): a child forked meanwhile has the descriptor too, and would keep the lock
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+
+
+def _refused(folder: Path, error: OSError, needed: int = 0) -> str:
+    text = f"no checkpoint saved in {folder}: {error.strerror or error}"
+    if needed and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        text += f". It needs {show_bytes(needed)}"
+        with contextlib.suppress(OSError):
+            text += f"; {show_bytes(shutil.disk_usage(folder).free)} are free"
+    return text + "; earlier checkpoints are untouched"

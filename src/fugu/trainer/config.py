@@ -1,0 +1,150 @@
+"""Everything that decides what a training run does. Needs no torch; a run's ``config.toml`` holds exactly these fields."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fugu.algorithm.config import PPOConfig
+from fugu.errors import ConfigError
+from fugu.policy.config import PolicyConfig
+from fugu.run.config import LogConfig
+from fugu.vector.config import VectorConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """How weights follow gradients."""
+
+    name: Literal["adam", "muon"] = "adam"
+    """adam, or muon for the hidden matrices and adam for the rest"""
+    learning_rate: float = 3e-3
+    """at the start"""
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
+    """how the learning rate goes to final_rate by the end of training"""
+    final_rate: float = 0.0
+    """at the end, as a share of learning_rate"""
+    warmup: float = 0.0
+    """share of the training in which the learning rate rises from 0"""
+    max_grad_norm: float = 0.5
+    """gradients longer than this are shortened to it"""
+    beta1: float = 0.9
+    """decay of the mean of gradients"""
+    beta2: float = 0.999
+    """adam: decay of the mean of squared gradients"""
+    eps: float = 1e-5
+    """adam: added to the root of that mean"""
+    weight_decay: float = 0.0
+    """shrinks weights by this share times the learning rate, each step"""
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "max_grad_norm", "eps"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"optimizer.{name}={getattr(self, name)} must be above 0")
+        for name in ("beta1", "beta2", "warmup"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"optimizer.{name}={getattr(self, name)} must be at least 0 and below 1")
+        for name in ("final_rate", "weight_decay"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"optimizer.{name}={getattr(self, name)} must not be negative")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When the run is saved. It is also saved at its end, on Ctrl-C and on SIGTERM."""
+
+    every: int | None = None
+    """updates between two checkpoints; none: a tenth of the run. An environment that cannot be saved starts a new episode then"""
+    keep: int = 3
+    """how many are kept, beside the best"""
+
+    def __post_init__(self) -> None:
+        if self.every is not None and self.every < 1:
+            raise ConfigError(f"checkpoint.every={self.every} must be at least 1")
+        if self.keep < 1:
+            raise ConfigError(f"checkpoint.keep={self.keep} must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """A training run."""
+
+    env: str = "cartpole"
+    """name of a native environment, my_env.h, a Gymnasium id, module:Class or file.py:Class"""
+    algorithm: Literal["ppo"] = "ppo"
+    """how it learns"""
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """settings of the environment; on the command line --env.NAME VALUE"""
+    seed: int = 0
+    """of everything random: weights, actions, order of minibatches, environments"""
+    steps: int = 1_000_000
+    """to train for, counted over all agents"""
+    target: float | None = None
+    """stop once the mean return of the last 100 episodes is at least this"""
+    horizon: int = 32
+    """steps in a segment"""
+    passes: int = 1
+    """segments per agent in a batch"""
+    minibatch: int | None = None
+    """rows per gradient step; none: the whole batch. Whole segments that divide the batch"""
+    epochs: int = 1
+    """how often a batch is gone through"""
+    device: str = "cpu"
+    """where the policy learns: cpu, cuda, cuda:1"""
+    threads: int | None = None
+    """of torch; none: one per usable core"""
+    vector: VectorConfig = field(default_factory=lambda: VectorConfig(num_envs=64))
+    """how many environments, and who steps them"""
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    """the network"""
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    """proximal policy optimization"""
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """how weights follow gradients"""
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    """when the run is saved"""
+    log: LogConfig = field(default_factory=LogConfig)
+    """where metrics go"""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "horizon", "passes", "minibatch", "epochs", "threads"):
+            value = getattr(self, name)
+            if value is None and name in ("minibatch", "threads"):
+                continue
+            if isinstance(value, float) and value.is_integer():
+                value = int(value)  # 1e6
+            if isinstance(value, bool) or not hasattr(value, "__index__"):
+                raise ConfigError(f"{name}={value!r} must be a whole number")
+            object.__setattr__(self, name, operator.index(value))
+            if value < 1:
+                raise ConfigError(f"{name}={value} must be at least 1")
+        if self.seed < 0:
+            raise ConfigError(f"seed={self.seed} must not be negative")
+        if self.minibatch is not None and self.minibatch % self.horizon:
+            near = max(1, round(self.minibatch / self.horizon)) * self.horizon
+            raise ConfigError(
+                f"minibatch={self.minibatch} must be a multiple of horizon={self.horizon}: minibatches are whole segments; "
+                f"try --minibatch {near}"
+            )
+
+    def minibatches(self, num_agents: int) -> int:
+        """Into how many minibatches a batch falls, for this many agents."""
+        segments = num_agents * self.passes
+        batch = segments * self.horizon
+        rows = self.minibatch or batch
+        if rows > batch:
+            raise ConfigError(
+                f"minibatch={rows} is more than the batch of {batch} rows ({num_agents} agents x {self.passes * self.horizon} "
+                f"steps); try --minibatch {batch}, or --horizon {-(-rows // (num_agents * self.passes))}"
+            )
+        each = rows // self.horizon
+        if segments % each:
+            valid = [n for n in range(1, segments + 1) if segments % n == 0]
+            near = min(valid, key=lambda n: (abs(n - each), n)) * self.horizon
+            raise ConfigError(
+                f"minibatch={rows} ({each} segments) must divide the batch of {segments} segments of {self.horizon} rows; "
+                f"try --minibatch {near}"
+            )
+        return segments // each

@@ -1,0 +1,54 @@
+"""A loss or gradient that is not a number: what is kept of it, and what it probably came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fugu.errors import FuguError
+from fugu.rollout.batch import Batch
+
+LARGE = 1e6
+
+
+class Diverged(FuguError):
+    """Training cannot go on: loss or gradient is NaN or infinite. No weight was changed by it."""
+
+    def __init__(self, batch: Batch, metrics: Mapping[str, Tensor], policy: nn.Module) -> None:
+        self.batch, self.metrics = batch, {name: float(value) for name, value in metrics.items()}
+        self.cause = likely_cause(batch, policy)
+        bad = ", ".join(f"{name} {value:g}" for name, value in self.metrics.items() if not torch.isfinite(torch.tensor(value)))
+        super().__init__(f"training diverged ({bad}). Likely cause: {self.cause}")
+
+    def save(self, folder: Path) -> Path:
+        """Write the minibatch it happened on; returns the file."""
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "diverged.safetensors"
+        columns = {name: column.detach().cpu().contiguous() for name, column in self.batch.columns.items()}
+        save_file(columns, path, metadata={name: f"{value:g}" for name, value in self.metrics.items()})
+        return path
+
+
+def likely_cause(batch: Batch, policy: nn.Module) -> str:
+    """The first thing along the way of the data that is not as it should be."""
+    for name, parameter in policy.named_parameters():
+        if not torch.isfinite(parameter).all():
+            return f"the weight {name} is not finite; lower --optimizer.learning-rate"
+    for name, what in (("obs", "observations"), ("reward", "rewards")):
+        column = batch[name]
+        if not column.is_floating_point():
+            continue
+        worst = column[batch["mask"]].abs()
+        if not torch.isfinite(worst).all():
+            return f"{what} contain NaN or infinity; fugu check ENV finds out where from"
+        if worst.numel() and worst.max() > LARGE:
+            option = "--policy.normalize-observation" if name == "obs" else "--ppo.normalize-reward"
+            return f"{what} as large as {worst.max():.3g}; try {option}"
+    if "value" in batch and batch["value"].abs().max() > LARGE:
+        return f"values as large as {batch['value'].abs().max():.3g}; try --ppo.normalize-value or a lower learning rate"
+    return "the policy moved too far in one step; lower --optimizer.learning-rate or set --ppo.target-kl 0.02"

@@ -1,0 +1,107 @@
+"""How good a policy is: whole episodes, many at once, and how sure the mean is.
+
+Every agent of the vector env plays its share of the episodes, the first ones it gets. Taking the first to finish instead would favour
+short episodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fugu.errors import FuguError
+from fugu.rollout.onpolicy import Actor
+from fugu.vector.vecenv import VecEnv
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    returns: tuple[float, ...]
+    """of each episode"""
+    lengths: tuple[int, ...]
+
+    @property
+    def episodes(self) -> int:
+        return len(self.returns)
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.returns))
+
+    @property
+    def deviation(self) -> float:
+        return float(np.std(self.returns, ddof=1)) if self.episodes > 1 else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the true mean lies with 95% confidence (normal approximation)."""
+        half = 1.96 * self.deviation / math.sqrt(self.episodes)
+        return self.mean - half, self.mean + half
+
+    def summary(self) -> dict[str, object]:
+        low, high = self.interval
+        return {
+            "episodes": self.episodes,
+            "mean_return": self.mean,
+            "interval_95": [low, high],
+            "deviation": self.deviation,
+            "min_return": min(self.returns),
+            "max_return": max(self.returns),
+            "mean_length": float(np.mean(self.lengths)),
+            **dataclasses.asdict(self),
+        }
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return (
+            f"{self.episodes} episodes: mean return {self.mean:.2f} (95% interval {low:.2f} to {high:.2f}), "
+            f"mean length {np.mean(self.lengths):.1f}"
+        )
+
+
+def evaluate(
+    vec: VecEnv,
+    act: Actor,
+    *,
+    episodes: int,
+    state_size: int,
+    seed: int,
+    greedy: bool,
+    device: torch.device,
+    max_steps: int = 100_000,
+) -> Evaluation:
+    """Play ``episodes`` episodes, in equal shares per agent; which agents play one more is settled beforehand.
+
+    After ``max_steps`` steps of the vector env whatever has ended counts: there may be agents whose episodes never end.
+    """
+    agents = vec.num_agents
+    share = -(-episodes // agents)
+    played = np.zeros(agents, np.int64)
+    returns, lengths = np.zeros(agents), np.zeros(agents, np.int64)
+    done: list[tuple[int, int, float, int]] = []  # (episode of the agent, agent, return, length)
+    state = torch.zeros((agents, state_size), device=device) if state_size else None
+    obs, _ = vec.reset(seed)
+    rows = vec.rows
+    for _ in range(max_steps):
+        if (played >= share).all():
+            break
+        mask = None if rows.action_mask is None or rows.action_mask.all() else torch.from_numpy(rows.action_mask).to(device)
+        acted = act(torch.from_numpy(obs).to(device), state, torch.from_numpy(rows.first).to(device), mask, greedy=greedy)
+        state, counted = acted.state, rows.mask
+        obs, reward, terminated, truncated, _ = vec.step(acted.env_action)
+        rows = vec.rows
+        returns += reward
+        lengths += counted
+        for agent in np.flatnonzero(terminated | truncated):
+            if played[agent] < share:
+                done.append((int(played[agent]), int(agent), float(returns[agent]), int(lengths[agent])))
+            played[agent] += 1
+            returns[agent], lengths[agent] = 0.0, 0
+    if not done:
+        raise FuguError(f"no episode of {vec.spec.name} ended within {max_steps} steps; give it a time limit")
+    done = sorted(done)[:episodes]
+    return Evaluation(tuple(r for _, _, r, _ in done), tuple(n for *_, n in done))

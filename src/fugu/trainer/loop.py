@@ -1,0 +1,223 @@
+"""The training loop. There is one; algorithms, sources and policies plug into it.
+
+``Trainer.update`` is the whole of it: a batch from the source, ``prepare``, minibatches of ``loss``, ``finish``. Around it
+``run`` keeps the count, saves, and stops. Everything a checkpoint needs is gathered in ``save`` and put back in ``load``, so a run
+that goes on from a checkpoint does, bit for bit, what the uninterrupted run does.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fugu.algorithm.contract import Algorithm, Metrics
+from fugu.rollout.batch import Batch
+from fugu.rollout.onpolicy import OnPolicy, Stopped
+from fugu.trainer import checkpoint
+from fugu.trainer.config import TrainConfig
+from fugu.trainer.diverged import Diverged
+from fugu.trainer.interrupt import Interrupt
+from fugu.trainer.minibatch import minibatches
+from fugu.trainer.optimizer import Optimizer
+
+RECENT = 100
+"""episodes that the score of a run is the mean of"""
+
+MAX_FAILURES = 3
+"""checkpoints in a row that may fail before training stops"""
+
+Report = Callable[[dict[str, float]], None]
+
+
+class Trainer:
+    def __init__(
+        self,
+        config: TrainConfig,
+        source: OnPolicy,
+        algorithm: Algorithm,
+        *,
+        folder: Path | None = None,
+        clock: Callable[[str], AbstractContextManager[None]] | None = None,
+    ) -> None:
+        self.config, self.source, self.algorithm = config, source, algorithm
+        self.folder = folder
+        """where checkpoints go; None: nowhere"""
+        self.clock = clock or (lambda _: nullcontext())
+        self.count = config.minibatches(source.vec.num_agents)
+        named = [(f"{name}.{p}", w) for name, module in algorithm.modules.items() for p, w in module.named_parameters()]
+        self.optimizer = Optimizer(named, config.optimizer)
+        self.generator = torch.Generator().manual_seed(config.seed + 1)
+        """of the order of minibatches"""
+        self.steps = 0
+        self.updates = 0
+        self.episodes = 0
+        self.best: float | None = None
+        self._recent: deque[tuple[int, float]] = deque()
+        """(episodes, mean return) of the last updates in which an episode ended, enough for RECENT episodes"""
+        self.saved_step: int | None = None
+        self._failures = 0
+        """checkpoints in a row that could not be written"""
+        rows = source.vec.num_agents * config.passes * config.horizon
+        self._every = config.checkpoint.every or max(1, config.steps // rows // 10)
+
+    # --- running ---
+
+    def start(self) -> None:
+        """Begin a new run: reset the environments."""
+        self.source.restart(self.config.seed)
+
+    def run(self, report: Report, interrupt: Interrupt) -> None:
+        """Train until the steps are done, the target is reached, or ``interrupt`` says to end; then save."""
+        while not self.finished and not interrupt.asked:
+            before = self.algorithm.state()  # for a rollout that is given up
+            try:
+                metrics = self.update(interrupt)
+            except Stopped:
+                self.algorithm.load_state(before)
+                self.save(envs=False)
+                return
+            report(metrics)
+            if self.updates % self._every == 0 and not self.finished:
+                self._save_if_possible()
+        if self.saved_step != self.steps:
+            self.save(ending=True)
+
+    @property
+    def finished(self) -> bool:
+        if self.steps >= self.config.steps:
+            return True
+        return self.config.target is not None and self.score is not None and self.score >= self.config.target
+
+    @property
+    def progress(self) -> float:
+        return min(1.0, self.steps / self.config.steps)
+
+    @property
+    def score(self) -> float | None:
+        """Mean return of the last episodes; None until there were ``RECENT``."""
+        episodes = sum(count for count, _ in self._recent)
+        return sum(count * mean for count, mean in self._recent) / episodes if episodes >= RECENT else None
+
+    def update(self, interrupt: Interrupt) -> dict[str, float]:
+        """One batch. Returns its metrics."""
+        rate = self.optimizer.set_progress(self.progress)
+        with interrupt.hurry("rollout"):
+            batch = self.source.next(self.algorithm.act)
+        with self.clock("advantage"):
+            batch = self.algorithm.prepare(batch, self.progress)
+            rows = int(batch["mask"].sum())
+        seen: list[Metrics] = []
+        with self.clock("update"), interrupt.hurry("update") as hurry:
+            for minibatch in minibatches(batch, self.count, self.config.epochs, self.generator):
+                seen.append(self._learn(minibatch))
+                if self.algorithm.enough(seen[-1]) or hurry():
+                    break
+            last = self.algorithm.finish(batch)
+        self.steps += rows
+        self.updates += 1
+        return {**self._counts(), "learning_rate": rate, **_means(seen), **_means([last])}
+
+    def _learn(self, minibatch: Batch) -> Metrics:
+        loss, metrics = self.algorithm.loss(minibatch)
+        norm = self.optimizer.step(loss)
+        if not torch.isfinite(norm) or not torch.isfinite(loss):
+            raise Diverged(minibatch, {**metrics, "loss/grad_norm": norm}, self.algorithm.modules["policy"])
+        return {**metrics, "loss/grad_norm": norm}
+
+    def _counts(self) -> dict[str, float]:
+        log = self.source.vec.drain_log()
+        counts: dict[str, float] = {"steps": self.steps, "updates": self.updates}
+        self.episodes += log.episodes
+        counts["episodes"] = self.episodes
+        if log.episodes:
+            self._recent.append((log.episodes, log.mean_return))
+            while sum(count for count, _ in self._recent) - self._recent[0][0] >= RECENT:
+                self._recent.popleft()
+            counts["episode/return"] = log.mean_return
+            counts["episode/length"] = log.mean_length
+            counts.update({f"env/{name}": value for name, value in log.mean_values.items()})
+        return counts
+
+    # --- saving and loading ---
+
+    def save(self, *, envs: bool = True, ending: bool = False) -> None:
+        """Write a checkpoint. Environments that cannot be saved are restarted here as well as in the run that loads it, so that
+        both go on alike; not where the run ends anyway."""
+        if self.folder is None:
+            return
+        saved = self.source.snapshot() if envs else {}
+        tensors = {
+            **{name: module.state_dict() for name, module in self.algorithm.modules.items()},
+            "optimizer": self.optimizer.state(),
+            "algorithm": {**self.algorithm.state(), "minibatch_generator": self.generator.get_state()},
+            "envs": saved,
+        }
+        state: dict[str, Any] = {
+            "steps": self.steps,
+            "updates": self.updates,
+            "episodes": self.episodes,
+            "recent": [[count, mean] for count, mean in self._recent],
+            "best": self.best,
+            "restart_seed": None if saved else self._restart_seed,
+        }
+        score = self.score
+        best = score is not None and (self.best is None or score > self.best)
+        if best:
+            state["best"] = self.best = score
+        checkpoint.save(self.folder, self.steps, tensors, state, keep=self.config.checkpoint.keep, best=best)
+        self.saved_step = self.steps
+        if not ending and envs:
+            self._restart_unsaved()
+
+    @property
+    def _restart_seed(self) -> int:
+        return self.config.seed + self.steps + 1
+
+    def _restart_unsaved(self) -> None:
+        """Start environments anew that a checkpoint cannot hold; the same in every run, whether or not it was written."""
+        if not self.source.vec.can_snapshot:
+            self.source.restart(self._restart_seed)
+
+    def _save_if_possible(self) -> None:
+        """A disk that is full now may not be at the next checkpoint, so training goes on; but not for ever."""
+        try:
+            self.save()
+            self._failures = 0
+        except checkpoint.CheckpointError as error:
+            self._failures += 1
+            if self._failures >= MAX_FAILURES:
+                raise
+            warnings.warn(f"step {self.steps:,} was not saved: {error}", RuntimeWarning, stacklevel=2)
+            self._restart_unsaved()
+
+    def load(self, path: Path) -> None:
+        """Go on from a checkpoint of a run with the same config."""
+        saved = checkpoint.load(path)
+        for name, module in self.algorithm.modules.items():
+            module.load_state_dict(saved.tensors[name])
+        self.optimizer.load_state(saved.tensors["optimizer"])
+        algorithm = dict(saved.tensors["algorithm"])
+        self.generator.set_state(algorithm.pop("minibatch_generator"))
+        self.algorithm.load_state(algorithm)
+        state = saved.state
+        self.steps, self.updates, self.episodes = state["steps"], state["updates"], state["episodes"]
+        self._recent = deque((count, mean) for count, mean in state["recent"])
+        self.best = state["best"]
+        self.saved_step = self.steps
+        envs = saved.tensors.get("envs") or {}
+        if envs:
+            self.source.restore(envs)
+        else:
+            self.source.restart(state["restart_seed"])
+
+
+def _means(seen: list[Metrics]) -> dict[str, float]:
+    return {name: float(torch.stack([metrics[name] for metrics in seen]).mean()) for name in seen[0]}
+
+

@@ -1,0 +1,248 @@
+"""PPO against numbers nobody here computed: SB3's loss, hand-written V-trace, brute-force sampling."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces as gs
+
+from fugu.advantage import vtrace_reference
+from fugu.algorithm.config import PPOConfig
+from fugu.algorithm.losses import explained_variance, normalized, ppo_loss, row_weight
+from fugu.algorithm.ppo import PPO, priorities
+from fugu.algorithm.scale import RewardScale, ValueScale
+from fugu.errors import ConfigError
+from fugu.policy.actor_critic import make_policy
+from fugu.policy.config import PolicyConfig
+from fugu.rollout.batch import Batch
+from fugu.trainer.minibatch import draw, minibatches
+
+
+def columns(rows: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    draws = {name: torch.randn(rows, generator=g) for name in ("old_value", "value_target", "advantage", "value")}
+    draws["old_logprob"] = -torch.rand(rows, generator=g)
+    draws["logprob"] = draws["old_logprob"] + 0.3 * torch.randn(rows, generator=g)
+    draws["entropy"] = torch.rand(rows, generator=g)
+    return draws
+
+
+SETTINGS = {"clip": 0.2, "value_clip": 0.3, "value_coef": 0.7, "entropy_coef": 0.05}
+
+
+def loss_of(c, mask, **changes):
+    given = {name: c[name] for name in ("old_value", "value_target", "advantage", "old_logprob")}
+    return ppo_loss(c["logprob"], c["entropy"], c["value"], weight=row_weight(mask), **{**SETTINGS, **given, **changes})
+
+
+def test_loss_and_gradient_equal_stable_baselines():
+    """The expressions of stable_baselines3/ppo/ppo.py, on its own tensors, with its value loss halved as ours is."""
+    th, F = torch, torch.nn.functional
+    c = {name: column.requires_grad_() for name, column in columns(500).items()}
+    advantages, clip = c["advantage"], SETTINGS["clip"]
+    ratio = th.exp(c["logprob"] - c["old_logprob"])
+    policy_loss = -th.min(advantages * ratio, advantages * th.clamp(ratio, 1 - clip, 1 + clip)).mean()
+    value_loss = F.mse_loss(c["value_target"], c["value"])
+    entropy_loss = -th.mean(c["entropy"])
+    expected = policy_loss + SETTINGS["entropy_coef"] * entropy_loss + SETTINGS["value_coef"] * 0.5 * value_loss
+    kl = th.mean((ratio - 1) - (c["logprob"] - c["old_logprob"]))
+    fraction = th.mean((th.abs(ratio - 1) > clip).float())
+    inputs = [c["logprob"], c["entropy"], c["value"]]
+    gradient = torch.autograd.grad(expected, inputs)
+    loss = loss_of(c, torch.ones(500, dtype=torch.bool), value_clip=None)
+    torch.testing.assert_close(loss.total, expected)
+    torch.testing.assert_close(loss.kl, kl)
+    torch.testing.assert_close(loss.clip_fraction, fraction)
+    for ours, theirs in zip(torch.autograd.grad(loss.total, inputs), gradient, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_clipped_values_take_the_larger_error():
+    c = columns(200)
+    loss = loss_of(c, torch.ones(200, dtype=torch.bool))
+    total = 0.0
+    for value, old, target in zip(c["value"].tolist(), c["old_value"].tolist(), c["value_target"].tolist(), strict=True):
+        near = min(max(value, old - 0.3), old + 0.3)
+        total += 0.5 * max((value - target) ** 2, (near - target) ** 2)
+    assert math.isclose(loss.value, total / 200, rel_tol=1e-5)
+
+
+def test_masked_rows_reach_neither_loss_nor_gradient_be_they_nan():
+    c = columns(100)
+    mask = torch.rand(100, generator=torch.Generator().manual_seed(1)) < 0.6
+    alone = loss_of({name: column[mask] for name, column in c.items()}, torch.ones(int(mask.sum()), dtype=torch.bool))
+    spoiled = {name: torch.where(mask, column, math.nan).requires_grad_() for name, column in c.items()}
+    loss = loss_of(spoiled, mask)
+    for ours, expected in zip(loss, alone, strict=True):
+        torch.testing.assert_close(ours, expected)
+    for name in ("logprob", "entropy", "value"):
+        gradient = torch.autograd.grad(loss.total, spoiled[name], retain_graph=True)[0]
+        assert torch.isfinite(gradient).all() and (gradient[~mask] == 0).all()
+
+
+def test_nothing_that_counts_gives_no_loss():
+    loss = loss_of(columns(10), torch.zeros(10, dtype=torch.bool))
+    assert loss.total == 0 and loss.kl == 0
+
+
+def test_normalizing_looks_at_unmasked_rows_only():
+    x = torch.tensor([1.0, 2.0, 3.0, 1e6])
+    mask = torch.tensor([True, True, True, False])
+    out = normalized(x, row_weight(mask))[:3]
+    torch.testing.assert_close(out, torch.tensor([-1.0, 0.0, 1.0]) * math.sqrt(1.5))
+    assert (normalized(torch.ones(4), row_weight(torch.ones(4, dtype=torch.bool))) == 0).all()
+
+
+def test_explained_variance_is_that_of_the_definition():
+    value, target = torch.randn(50), torch.randn(50)
+    mask = torch.arange(50) < 40
+    expected = 1 - (target - value)[:40].var(correction=0) / target[:40].var(correction=0)
+    torch.testing.assert_close(explained_variance(value, target, mask), expected)
+    assert explained_variance(value, torch.ones(50), mask) == 0
+
+
+# --- the algorithm on batches ---
+
+
+def make(config: PPOConfig | None = None, **policy) -> PPO:
+    net = make_policy(gs.Box(-1, 1, (3,)), gs.Discrete(4), PolicyConfig(hidden=(16,), **policy), seed=0)
+    return PPO(net, config or PPOConfig(), num_agents=8, seed=0)
+
+
+def rollout(algorithm: PPO, seed: int = 0, segments: int = 8, horizon: int = 12) -> Batch:
+    """A batch as a source would have filled it, with random endings."""
+    g = torch.Generator().manual_seed(seed)
+    terminated = torch.rand(segments, horizon, generator=g) < 0.1
+    truncated = ~terminated & (torch.rand(segments, horizon, generator=g) < 0.1)
+    ended = terminated | truncated
+    mask = torch.ones_like(ended)
+    mask[:, 1:] = ~ended[:, :-1]
+    terminated, truncated = terminated & mask, truncated & mask
+    first = torch.zeros_like(mask)
+    first[:, 1:] = ~mask[:, :-1]
+    obs = torch.rand(segments, horizon, 3, generator=g) * 2 - 1
+    acts = [algorithm.act(obs[:, t], None, first[:, t], None).columns for t in range(horizon)]
+    stored = {name: torch.stack([act[name].clone() for act in acts], 1) for name in acts[0]}
+    reward = torch.where(mask, torch.randn(segments, horizon, generator=g), 0.0)
+    flags = {"terminated": terminated, "truncated": truncated, "first": first, "mask": mask}
+    return Batch({"obs": obs, "reward": reward, "bootstrap": torch.randn(segments, generator=g), **flags, **stored})
+
+
+def test_first_minibatch_has_ratio_one():
+    algorithm = make()
+    loss, metrics = algorithm.loss(algorithm.prepare(rollout(algorithm), 0.0))
+    assert abs(metrics["loss/kl"]) < 1e-6 and metrics["loss/clip_fraction"] == 0
+    assert torch.isfinite(loss)
+
+
+def test_fresh_vtrace_is_gae_while_the_policy_has_not_moved():
+    algorithm = make(PPOConfig(vtrace=True))
+    batch = algorithm.prepare(rollout(algorithm), 0.0)
+    out = algorithm.policy(batch["obs"], None, batch["first"])
+    logprob = algorithm.policy.distribution.logprob(out.params, batch["action"])
+    advantage, target = algorithm._fresh_advantage(batch, logprob.detach(), out.value.detach())
+    torch.testing.assert_close(advantage, batch["advantage"], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(target[batch["mask"]], batch["value_target"][batch["mask"]], atol=1e-5, rtol=1e-4)
+
+
+def test_fresh_vtrace_corrects_the_future_and_leaves_the_rows_own_ratio_to_the_surrogate():
+    algorithm = make(PPOConfig(vtrace=True, gamma=0.9, lam=1.0))
+    batch = algorithm.prepare(rollout(algorithm), 0.0)
+    value, logprob = torch.randn(8, 12), batch["logprob"] + 0.5 * torch.randn(8, 12)
+    advantage, target = algorithm._fresh_advantage(batch, logprob, value)
+    mask = batch["mask"].numpy()
+    ratio = np.where(mask, (logprob - batch["logprob"]).exp().numpy(), 1).astype(np.float32)
+    c = {name: batch[name].numpy() for name in ("reward", "terminated", "truncated", "bootstrap")}
+    traced = vtrace_reference(value.numpy(), *c.values(), ratio, gamma=0.9, lam=1.0)
+    np.testing.assert_allclose(target.numpy(), value.numpy() + traced, atol=1e-5)
+    for s in range(8):  # the paper's weight, r + gamma v[t+1] - V[t], row by row
+        for t in range(12):
+            if not mask[s, t]:
+                assert advantage[s, t] == 0
+                continue
+            if c["terminated"][s, t]:
+                ahead = 0.0
+            elif t == 11:
+                ahead = c["bootstrap"][s]
+            elif c["truncated"][s, t]:
+                ahead = value[s, t + 1].item()
+            else:
+                ahead = value[s, t + 1].item() + traced[s, t + 1]
+            assert math.isclose(advantage[s, t], c["reward"][s, t] + 0.9 * ahead - value[s, t], abs_tol=1e-4)
+
+
+def test_target_kl_ends_the_use_of_a_batch():
+    algorithm = make(PPOConfig(target_kl=0.01))
+    assert algorithm.enough({"loss/kl": torch.tensor(0.02)})
+    assert not algorithm.enough({"loss/kl": torch.tensor(0.001)})
+    assert not make().enough({"loss/kl": torch.tensor(1e9)})
+
+
+def test_priorities_follow_the_mean_advantage_and_their_importance_undoes_them():
+    advantage = torch.tensor([[1.0, 1.0], [3.0, 99.0], [0.0, 0.0], [5.0, 5.0]])
+    mask = torch.tensor([[True, True], [True, False], [True, True], [False, False]])
+    probability, importance = priorities(advantage, mask, 1.0, 1.0)
+    torch.testing.assert_close(probability, torch.tensor([0.25, 0.75, 0.0, 0.0]), atol=1e-5, rtol=0)
+    assert probability[3] == 0 and importance[3] == 0
+    torch.testing.assert_close((probability * importance)[:3] / (probability * importance)[0], torch.ones(3), rtol=1e-4, atol=0)
+    none, flat = priorities(torch.zeros(3, 2), torch.zeros(3, 2, dtype=torch.bool), 1.0, 1.0)
+    assert torch.isfinite(none).all() and math.isclose(none.sum(), 1, rel_tol=1e-6) and torch.isfinite(flat[flat > 0]).all()
+
+
+def test_drawing_by_priority_is_unbiased_after_correction():
+    """Weighted means over drawn segments equal the plain mean, which is what full correction promises."""
+    g = torch.Generator().manual_seed(0)
+    advantage = torch.randn(64, 4, generator=g).exp()
+    probability, importance = priorities(advantage, torch.ones(64, 4, dtype=torch.bool), 0.8, 1.0)
+    x = torch.randn(64, generator=g)
+    total, weight = 0.0, 0.0
+    for _ in range(4000):
+        index = draw(probability, 8, g)
+        total += (x[index] * importance[index]).sum().item()
+        weight += importance[index].sum().item()
+    assert abs(total / weight - x.mean().item()) < 0.02
+
+
+def test_every_segment_is_seen_once_per_epoch():
+    batch = Batch({"reward": torch.arange(12.0)[:, None].expand(12, 3).contiguous()})
+    seen = [part["reward"][:, 0].tolist() for part in minibatches(batch, 4, 2, torch.Generator().manual_seed(0))]
+    assert len(seen) == 8 and all(len(part) == 3 for part in seen)
+    for epoch in (seen[:4], seen[4:]):
+        assert sorted(sum(epoch, [])) == list(range(12))
+    assert seen[:4] != seen[4:]
+
+
+def test_reward_scale_is_the_deviation_of_discounted_returns():
+    scale = RewardScale(4, gamma=0.9)
+    g = torch.Generator().manual_seed(0)
+    returns = []
+    running = [0.0] * 4
+    for _ in range(3):
+        reward = torch.randn(8, 5, generator=g)  # two passes of four agents
+        ended = torch.rand(8, 5, generator=g) < 0.2
+        out = scale(reward, ended, torch.ones(8, 5, dtype=torch.bool))
+        for start in (0, 4):
+            for t in range(5):
+                for agent in range(4):
+                    running[agent] = 0.9 * running[agent] + reward[start + agent, t].item()
+                    returns.append(running[agent])
+                    running[agent] *= not ended[start + agent, t]
+        torch.testing.assert_close(out, reward / float(np.std(returns)), rtol=1e-4, atol=1e-6)
+
+
+def test_value_scale_goes_there_and_back():
+    scale = ValueScale()
+    target = torch.randn(1000) * 50 + 300
+    scale.update(target, torch.ones(1000, dtype=torch.bool))
+    scaled = scale.scaled(target)
+    assert abs(scaled.mean()) < 1e-4 and abs(scaled.std() - 1) < 1e-2
+    torch.testing.assert_close(scale.real(scaled), target, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("field, value", [("gamma", 1.5), ("clip", 0.0), ("entropy_coef", -1.0), ("target_kl", 0.0), ("lam", math.nan)])
+def test_impossible_settings_are_refused_by_name(field, value):
+    with pytest.raises(ConfigError, match=f"ppo.{field}="):
+        PPOConfig(**{field: value})

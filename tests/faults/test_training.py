@@ -1,0 +1,160 @@
+"""Training that is killed, interrupted, or fed garbage: nothing is lost, nothing hangs, and resuming is exact."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+FAST = [
+    *("--steps", "40000", "--horizon", "16", "--minibatch", "256", "--num-envs", "32", "--vector.num-workers", "1"),
+    *("--threads", "1", "--checkpoint.every", "5", "--log.board", "off"),
+]
+
+SLOW_ENV = """
+import time
+import gymnasium, numpy as np
+
+class Slow(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        time.sleep(STEP)
+        return np.zeros(2, np.float32), REWARD, False, False, {}
+"""
+
+
+def fugu(*arguments: str, cwd: Path, **settings) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fugu", *arguments], cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings
+    )
+
+
+def finish(process: subprocess.Popen, seconds: float = 60) -> tuple[int, str]:
+    out, err = process.communicate(timeout=seconds)
+    return process.returncode, out + err
+
+
+def only_run(root: Path) -> Path:
+    (run,) = (root / "runs").iterdir()
+    return run
+
+
+def wait_for(condition, seconds: float = 30):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "env, extra",
+    [
+        ("cartpole", []),
+        ("cartpole", ["--core", "lstm", "--core-size", "16"]),
+        ("CartPole-v1", ["--backend", "serial", "--vector.num-workers", "1"]),
+        ("CartPole-v1", ["--backend", "serial", "--vector.num-workers", "1", "--core", "lstm", "--core-size", "16"]),
+    ],
+)
+def test_a_killed_and_resumed_run_writes_the_same_metrics(env, extra, tmp_path):
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "killed").mkdir()
+    code, said = finish(fugu("train", env, *FAST, *extra, cwd=tmp_path / "whole"))
+    assert code == 0, said
+    process = fugu("train", env, *FAST, *extra, cwd=tmp_path / "killed")
+    wait_for(lambda: list((tmp_path / "killed").glob("runs/*/checkpoints/step_*/MANIFEST.json")))
+    time.sleep(random.uniform(0, 0.5))
+    process.kill()
+    process.communicate()
+    for _ in range(2):  # killed once more while it goes on
+        process = fugu("train", "--resume", "latest", cwd=tmp_path / "killed")
+        time.sleep(random.uniform(2.5, 4.0))
+        process.kill()
+        process.communicate()
+    process = fugu("train", "--resume", "latest", cwd=tmp_path / "killed")
+    code, said = finish(process)
+    assert code == 0 or "has done its" in said, said
+    whole = (only_run(tmp_path / "whole") / "metrics.jsonl").read_bytes()
+    resumed = (only_run(tmp_path / "killed") / "metrics.jsonl").read_bytes()
+    assert whole == resumed and len(whole.splitlines()) > 50
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_names_the_way_on(number, code, tmp_path):
+    process = fugu("train", "cartpole", *FAST, "--steps", "1e9", cwd=tmp_path)
+    wait_for(lambda: list(tmp_path.glob("runs/*/metrics.jsonl")) and only_run(tmp_path).joinpath("metrics.jsonl").stat().st_size)
+    began = time.monotonic()
+    process.send_signal(number)
+    status, said = finish(process, 5)
+    assert status == code and time.monotonic() - began < 5
+    assert "fugu train --resume" in said and "Traceback" not in said
+    lines = [json.loads(line) for line in (only_run(tmp_path) / "metrics.jsonl").read_text().splitlines()]
+    saved = max(int(p.name.split("_")[1]) for p in (only_run(tmp_path) / "checkpoints").glob("step_*"))
+    assert saved == lines[-1]["steps"]
+    process = fugu("train", "--resume", "latest", "--steps", str(saved + 2000), cwd=tmp_path)
+    code, said = finish(process)
+    assert code == 0, said
+
+
+def test_a_signal_while_an_environment_is_slow_saves_within_seconds_and_leaves_no_process(tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW_ENV.replace("STEP", "3.0").replace("REWARD", "0.0"))
+    arguments = ["--num-envs", "2", "--horizon", "8", "--minibatch", "16", "--steps", "1000", "--log.board", "off"]
+    process = fugu("train", "slow.py:Slow", "--vector.num-workers", "2", *arguments, cwd=tmp_path)
+    try:
+        wait_for(lambda: list(tmp_path.glob("runs/*/timing.jsonl")))
+        time.sleep(1.0)
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert children
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        status, said = finish(process, 10)
+        assert time.monotonic() - began < 5
+        assert status == 130 and "fugu train --resume" in said, said
+        assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+        assert list(only_run(tmp_path).glob("checkpoints/step_*"))
+    finally:
+        process.kill()
+
+
+def test_rewards_that_are_not_numbers_stop_training_with_the_cause(tmp_path):
+    (tmp_path / "bad.py").write_text(SLOW_ENV.replace("STEP", "0").replace("REWARD", "float('nan')"))
+    arguments = ["--num-envs", "2", "--horizon", "8", "--minibatch", "16", "--steps", "1000", "--log.board", "off"]
+    code, said = finish(fugu("train", "bad.py:Slow", "--backend", "serial", *arguments, cwd=tmp_path))
+    assert code == 1 and "in run/train.py" not in said
+    assert "reward: nan is not finite" in said and "env 0, during step" in said, said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_full_disk_costs_checkpoints_but_not_the_earlier_ones(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("no small disk can be mounted here")
+    try:
+        process = fugu("train", "cartpole", *FAST, "--steps", "1e9", cwd=disk)
+        wait_for(lambda: list(disk.glob("runs/*/checkpoints/step_*/MANIFEST.json")))
+        filler = disk / "filler"
+        with contextlib.suppress(OSError), filler.open("wb") as file:
+            while True:
+                file.write(bytes(4096))
+                file.flush()
+        code, said = finish(process, 60)
+        assert code == 1 and "Traceback" not in said and "space" in said.lower(), said
+        filler.unlink()
+        code, said = finish(fugu("train", "--resume", "latest", "--steps", "60000", cwd=disk))
+        assert code == 0 or "has done its" in said, said
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=False)

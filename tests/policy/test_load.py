@@ -1,0 +1,140 @@
+"""Networks of the user's own: found, built, tried, and refused with a message that says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces as gs
+from torch import Tensor, nn
+
+from fugu.errors import ConfigError
+from fugu.policy import Distribution, PolicyConfig, make_policy
+
+OBS = gs.Dict(image=gs.Box(0, 255, (7, 7, 3), np.uint8), speed=gs.Box(-1, 1, (2,)))
+HERE = __name__
+
+
+class Net(nn.Module):
+    """Reads the speed and the mean of the image."""
+
+    def __init__(self, observation_space: gs.Space, action_space: gs.Space, core: str = "none", core_size: int = 0) -> None:
+        super().__init__()
+        self.hidden_size = 12
+        self.first = nn.Linear(3, 12)
+        self.policy = nn.Linear(core_size if core != "none" else 12, Distribution(action_space).size)
+        self.value = nn.Linear(core_size if core != "none" else 12, 1)
+
+    def encode(self, obs: Any) -> Tensor:
+        brightness = obs["image"].float().flatten(1).mean(1, keepdim=True)
+        return self.first(torch.cat([obs["speed"], brightness], -1)).tanh()
+
+    def decode(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        return self.policy(hidden), self.value(hidden)
+
+
+class TakesEverything(Net):
+    def __init__(self, observation_space: gs.Space, action_space: gs.Space, **settings: Any) -> None:
+        super().__init__(observation_space, action_space)
+        self.settings = settings
+
+
+class NarrowHidden(Net):
+    def encode(self, obs: Any) -> Tensor:
+        return super().encode(obs)[:, :7]
+
+
+class WrongParams(Net):
+    def decode(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        return hidden, self.value(hidden)
+
+
+class WrongValue(Net):
+    def decode(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        return self.policy(hidden), hidden
+
+
+class OnlyParams(Net):
+    def decode(self, hidden: Tensor) -> Any:
+        return self.policy(hidden)
+
+
+class Raises(Net):
+    def encode(self, obs: Any) -> Tensor:
+        return self.first(obs["speed"])
+
+
+class NoMethods(nn.Module):
+    def __init__(self, observation_space: gs.Space, action_space: gs.Space) -> None:
+        super().__init__()
+
+
+class WithStatistics(Net):
+    def __init__(self, observation_space: gs.Space, action_space: gs.Space) -> None:
+        super().__init__(observation_space, action_space)
+        self.batch = nn.BatchNorm1d(12)
+
+    def encode(self, obs: Any) -> Tensor:
+        return self.batch(super().encode(obs))
+
+
+def not_a_module(*_: Any) -> int:
+    return 3
+
+
+@pytest.mark.parametrize("core", ["none", "lstm", "mingru"])
+def test_a_network_of_ones_own_steps_and_reads_sequences(core: Any) -> None:
+    config = PolicyConfig(net=f"{HERE}:Net", core=core, core_size=8)
+    policy = make_policy(OBS, gs.Discrete(3), config, seed=0)
+    rows = torch.from_numpy(policy.obs_layout.zeros(4, 5))
+    state = policy.initial_state(4)
+    out = policy(rows, state, torch.zeros(4, 5, dtype=torch.bool))
+    assert out.params.shape == (4, 5, 3) and out.value.shape == (4, 5)
+    out = policy(rows[:, 0], state, torch.zeros(4, dtype=torch.bool))
+    assert out.params.shape == (4, 3) and out.value.shape == (4,)
+
+
+def test_a_network_gets_the_settings_it_names() -> None:
+    policy = make_policy(OBS, gs.Discrete(3), PolicyConfig(net=f"{HERE}:TakesEverything", hidden=(5,)))
+    assert policy.net.settings["hidden"] == (5,) and "net" not in policy.net.settings
+
+
+def test_a_network_may_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "my_policy.py"
+    file.write_text(f"from {HERE} import Net as Base\nclass Mine(Base):\n    pass\n")
+    policy = make_policy(OBS, gs.Discrete(3), PolicyConfig(net=f"{file}:Mine"))
+    assert type(policy.net).__name__ == "Mine"
+
+
+def test_the_trial_leaves_no_trace() -> None:
+    policy = make_policy(OBS, gs.Discrete(3), PolicyConfig(net=f"{HERE}:WithStatistics"))
+    assert policy.net.training and policy.net.batch.training
+    assert int(policy.net.batch.num_batches_tracked) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NarrowHidden", r"encode\(obs\) must be a float tensor \[2, 12\] for two rows.*got float32\[2, 7\]"),
+        ("WrongParams", r"params of decode\(hidden\) must be a float tensor \[2, 3\].*got float32\[2, 12\]"),
+        ("WrongValue", r"value of decode\(hidden\) must be a float tensor \[2\].*got float32\[2, 12\]"),
+        ("OnlyParams", r"decode\(hidden\) must return \(params, value\), got Tensor"),
+        ("Raises", r"encode failed on two rows \(\{'image': uint8\[2, 7, 7, 3\], 'speed': float32\[2, 2\]\}\): RuntimeError"),
+        ("NoMethods", r"has no encode, decode, hidden_size"),
+        ("not_a_module", r"must make a torch.nn.Module, got int"),
+        ("Nett", r"has no 'Nett'. Did you mean 'Net'"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused_at_once(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_policy(OBS, gs.Discrete(3), PolicyConfig(net=f"{HERE}:{name}"))
+
+
+def test_names_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        make_policy(OBS, gs.Discrete(3), PolicyConfig(net=f"{tmp_path}/none.py:Net"))
+    with pytest.raises(ConfigError, match="cannot import 'no_such_module'"):
+        make_policy(OBS, gs.Discrete(3), PolicyConfig(net="no_such_module:Net"))

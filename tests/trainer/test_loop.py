@@ -1,0 +1,196 @@
+"""The loop: it counts, stops, saves, and goes on from a checkpoint as if nothing had happened."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from fugu.algorithm.config import PPOConfig
+from fugu.errors import ConfigError
+from fugu.policy.config import PolicyConfig
+from fugu.trainer import checkpoint
+from fugu.trainer.build import make_trainer
+from fugu.trainer.config import CheckpointConfig, OptimizerConfig, TrainConfig
+from fugu.trainer.diverged import Diverged
+from fugu.trainer.interrupt import Interrupt
+from fugu.trainer.optimizer import Optimizer, schedule
+from fugu.vector.config import VectorConfig
+
+EVERYTHING = PPOConfig(normalize_reward=True, normalize_value=True, priority=0.8, vtrace=True, entropy_final=0.0)
+"""everything that carries something from batch to batch"""
+
+BASE = TrainConfig(
+    env="cartpole",
+    steps=20 * 16 * 8,
+    horizon=8,
+    minibatch=32,
+    epochs=2,
+    threads=1,
+    vector=VectorConfig(num_envs=16, num_workers=1),
+    policy=PolicyConfig(hidden=(16,), normalize_observation=True),
+    ppo=EVERYTHING,
+    checkpoint=CheckpointConfig(every=5),
+)
+
+
+def train(config: TrainConfig, folder=None, resume=None, updates=10**9):
+    """Metrics of each update, and the final weights."""
+    trainer = make_trainer(config, folder)
+    try:
+        trainer.load(resume) if resume else trainer.start()
+        seen = []
+
+        def report(metrics):
+            seen.append(metrics)
+            if len(seen) == updates:
+                raise KeyboardInterrupt  # as abrupt as a kill: nothing is saved
+
+        try:
+            trainer.run(report, Interrupt())
+        except KeyboardInterrupt:
+            pass
+        return seen, {name: p.detach().clone() for name, p in trainer.algorithm.modules["policy"].state_dict().items()}
+    finally:
+        trainer.source.vec.close()
+
+
+CASES = {
+    "feed-forward native": {},
+    "lstm native": {"policy": PolicyConfig(hidden=(16,), core="lstm", core_size=8)},
+    "mingru native": {"policy": PolicyConfig(hidden=(16,), core="mingru", core_size=8, core_layers=2)},
+    "feed-forward serial": {"env": "CartPole-v1", "vector": VectorConfig(num_envs=16, backend="serial")},
+    "lstm serial": {
+        "env": "CartPole-v1",
+        "vector": VectorConfig(num_envs=16, backend="serial"),
+        "policy": PolicyConfig(hidden=(16,), core="lstm", core_size=8),
+    },
+    "process": {"env": "CartPole-v1", "vector": VectorConfig(num_envs=16, backend="process", num_workers=2)},
+    "pipelined native": {"vector": VectorConfig(num_envs=16, batch_size=4)},
+    "muon": {"optimizer": OptimizerConfig(name="muon")},
+    "continuous": {"env": "continuous", "ppo": dataclasses.replace(EVERYTHING, priority=0.0, vtrace=False), "passes": 2, "steps": 2 * BASE.steps},
+    "multi-agent": {"env": "snake", "vector": VectorConfig(num_envs=2)},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_that_is_cut_off_and_resumed_equals_one_that_is_not(case, tmp_path):
+    config = dataclasses.replace(BASE, **CASES[case])
+    whole, weights = train(config, tmp_path / "whole")
+    assert len(whole) >= 18
+    cut, _ = train(config, tmp_path / "cut", updates=13)
+    again, same_weights = train(config, tmp_path / "cut", resume=checkpoint.find(tmp_path / "cut"))
+    assert cut == whole[:13]
+    assert again == whole[10:]
+    assert all(torch.equal(weights[name], same_weights[name]) for name in weights)
+
+
+def test_seeds_decide_everything():
+    config = dataclasses.replace(BASE, steps=6 * 128)
+    first, again, other = (train(dataclasses.replace(config, seed=seed))[0] for seed in (1, 1, 2))
+    assert first == again and first != other
+
+
+def test_training_ends_at_its_steps_or_its_target():
+    seen, _ = train(BASE)
+    assert seen[-2]["steps"] < BASE.steps <= seen[-1]["steps"]
+    seen, _ = train(dataclasses.replace(BASE, target=5.0))
+    assert seen[-1]["steps"] < BASE.steps and seen[-1]["episodes"] >= 100
+
+
+def test_steps_count_rows_an_agent_acted_on():
+    trainer = make_trainer(BASE)
+    try:
+        trainer.start()
+        metrics = trainer.update(Interrupt())
+        assert metrics["steps"] == 16 * 8  # no episode of cartpole is shorter than 8
+        for _ in range(10):
+            metrics = trainer.update(Interrupt())
+        assert metrics["steps"] == 11 * 128 - metrics["episodes"] + int(_waiting(trainer))
+    finally:
+        trainer.source.vec.close()
+
+
+def _waiting(trainer) -> int:
+    """Agents whose episode has ended and who have not yet been seen masked."""
+    trainer.source.vec.unpark()
+    return (~trainer.source.vec.rows.mask).sum()
+
+
+def test_the_best_checkpoint_is_kept_apart(tmp_path):
+    config = dataclasses.replace(BASE, steps=100 * 128, checkpoint=CheckpointConfig(every=10, keep=1))
+    seen, _ = train(config, tmp_path)
+    best = checkpoint.load(checkpoint.find(tmp_path, "best"))
+    assert best.state["best"] is not None
+    assert len(checkpoint.steps(tmp_path)) <= 2
+
+
+def test_a_nan_stops_training_before_it_reaches_the_weights(tmp_path):
+    trainer = make_trainer(dataclasses.replace(BASE, policy=PolicyConfig(hidden=(16,))))
+    try:
+        trainer.start()
+        weights = {n: p.clone() for n, p in trainer.algorithm.modules["policy"].named_parameters()}
+        prepare = trainer.algorithm.prepare
+
+        def spoil(batch, progress):
+            batch = prepare(batch, progress)
+            reward = batch["reward"].clone()
+            reward[0, 0] = float("nan")
+            return batch.also(reward=reward, advantage=batch["advantage"] * float("nan"))
+
+        trainer.algorithm.prepare = spoil
+        with pytest.raises(Diverged, match="rewards contain NaN") as raised:
+            trainer.update(Interrupt())
+        file = raised.value.save(tmp_path)
+        assert file.exists()
+        for name, parameter in trainer.algorithm.modules["policy"].named_parameters():
+            assert torch.equal(parameter, weights[name])
+    finally:
+        trainer.source.vec.close()
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        ({"minibatch": 30}, "try --minibatch 32"),
+        ({"minibatch": 24}, "try --minibatch 16"),
+        ({"minibatch": 1024}, "try --minibatch 128"),
+        ({"horizon": 0}, "horizon=0"),
+        ({"steps": -5}, "steps=-5"),
+        ({"device": "cuda:9"}, "device='cuda:9'"),
+        ({"device": "gpu"}, "device='gpu'"),
+    ],
+)
+def test_impossible_sizes_are_refused_with_a_suggestion(changes, says):
+    with pytest.raises(ConfigError, match=says):
+        make_trainer(dataclasses.replace(BASE, **changes))
+
+
+def test_schedules_go_from_one_to_the_final_rate():
+    linear = OptimizerConfig(schedule="linear", final_rate=0.1, warmup=0.1)
+    assert schedule(linear, 0.05) == pytest.approx(0.5)
+    assert schedule(linear, 0.1) == pytest.approx(1.0)
+    assert schedule(linear, 0.55) == pytest.approx(0.55)
+    assert schedule(linear, 1.0) == pytest.approx(0.1)
+    cosine = OptimizerConfig(schedule="cosine")
+    assert [round(schedule(cosine, p), 6) for p in (0, 0.5, 1)] == [1, 0.5, 0]
+    assert schedule(OptimizerConfig(schedule="constant"), 0.9) == 1
+
+
+def test_muon_takes_hidden_matrices_and_adam_the_rest():
+    trainer = make_trainer(dataclasses.replace(BASE, optimizer=OptimizerConfig(name="muon")))
+    trainer.source.vec.close()
+    optimizer: Optimizer = trainer.optimizer
+    names = {id(p): n for n, p in trainer.algorithm.modules["policy"].named_parameters()}
+    muon = [names[id(p)] for group in optimizer.parts["muon"].param_groups for p in group["params"]]
+    assert muon == ["net.trunk.0.weight"]
+    assert sum(len(part.param_groups[0]["params"]) for part in optimizer.parts.values()) == len(names)
+
+
+def test_gradients_are_shortened_and_their_length_is_told():
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = Optimizer([("w", weight)], OptimizerConfig(max_grad_norm=0.5))
+    norm = optimizer.step((weight * torch.tensor([3.0, 4.0, 0.0])).sum())
+    assert norm == 5
+    torch.testing.assert_close(weight.grad.norm(), torch.tensor(0.5), rtol=1e-4, atol=0)
