@@ -116,7 +116,7 @@ def test_in_a_terminal_a_policy_is_drawn_until_q(trained: Path) -> None:
 def test_keys_decide_what_an_environment_gets() -> None:
     code, written, same = play(["password", "--env.password", "22"], send=[b"0", b"1", b"x", b"1", b"0", b"1", b"q"])
     assert code == 0 and same
-    assert b"step 5   reward 1   return 1   episode over" in written  # 01101 is what opens the lock; x is no action
+    assert b"episode 1   step 5   reward 1   return 1   episode over" in written  # 01101 is what opens the lock; x is no action
 
 
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

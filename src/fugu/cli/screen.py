@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import sys
 import termios
@@ -50,7 +49,7 @@ class Screen:
 
     def show(self, picture: np.ndarray | None, lines: list[str]) -> None:
         """The picture, as large as fits, with ``lines`` of text under it. One write, so that nothing flickers."""
-        columns, rows = shutil.get_terminal_size()
+        columns, rows = _size()
         text = [f"{line[: columns - 1]}\x1b[K" for line in lines]
         drawn = [] if picture is None else half_blocks(fit(picture, columns, 2 * max(1, rows - len(lines) - 1)))
         self._write("\x1b[H" + "\x1b[K\n".join([*drawn, *text]) + "\x1b[0m\x1b[J")
@@ -100,6 +99,15 @@ class Screen:
     def _write(self, text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
+
+
+def _size() -> tuple[int, int]:
+    """Columns and rows of the terminal itself, whatever COLUMNS says; a terminal that does not know is taken for a common one."""
+    try:
+        columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    except OSError:
+        return 80, 24
+    return columns or 80, rows or 24
 
 
 def split_keys(data: str) -> list[str]:
