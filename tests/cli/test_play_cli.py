@@ -125,6 +125,47 @@ def test_a_signal_leaves_the_terminal_as_it_was(number: int, expected: int) -> N
     assert code == expected and same and b"\x1b[?25h\x1b[?1049l" in written[-200:] and b"Traceback" not in written
 
 
+def test_a_terminal_that_goes_away_ends_it_without_a_traceback() -> None:
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fugu", "play", "cartpole"], stdin=slave, stdout=slave, stderr=subprocess.PIPE
+    )
+    os.close(slave)
+    written = b""
+    while b"q quits" not in written:
+        written += os.read(master, 1 << 16)
+    os.close(master)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 129 and err == b""
+
+
+def test_ctrl_z_gives_the_terminal_back_for_as_long_as_it_sleeps() -> None:
+    master, slave = pty.openpty()
+    before = termios.tcgetattr(slave)
+    process = subprocess.Popen([sys.executable, "-m", "fugu", "play", "cartpole"], stdin=slave, stdout=slave, stderr=slave)
+
+    def until(part: bytes) -> None:
+        written = b""
+        while part not in written:
+            assert select.select([master], [], [], 20)[0]
+            written += os.read(master, 1 << 16)
+
+    until(b"q quits")
+    assert termios.tcgetattr(slave) != before
+    process.send_signal(signal.SIGTSTP)
+    until(b"\x1b[?1049l")
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    assert termios.tcgetattr(slave) == before
+    process.send_signal(signal.SIGCONT)
+    until(b"q quits")
+    assert termios.tcgetattr(slave) != before
+    os.write(master, b"q")
+    until(b"\x1b[?1049l")
+    assert process.wait(20) == 0 and termios.tcgetattr(slave) == before
+    os.close(master)
+    os.close(slave)
+
+
 def test_keys_are_told_apart() -> None:
     assert split_keys("a\x1b[A\x1bOD1") == ["a", "up", "left", "1"]
     assert split_keys("\x1b[Zq\x1b") == ["q"]

@@ -5,6 +5,7 @@ Each character cell shows two pixels, one above the other: the upper half block 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -20,6 +21,8 @@ import numpy as np
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"
 """the terminal's second page, without a cursor, cleared"""
 LEAVE = "\x1b[0m\x1b[?25h\x1b[?1049l"
+GONE = 128 + signal.SIGHUP
+"""exit code when the terminal is gone"""
 ESCAPES = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left"}
 ESCAPES |= {"\x1bO" + key[-1]: name for key, name in ESCAPES.items()}  # what some terminals send instead
 
@@ -66,9 +69,12 @@ class Screen:
             ready, _, _ = select.select([sys.stdin], [], [], max(0.0, left))
             if not ready:
                 return pressed
-            data = os.read(sys.stdin.fileno(), 256).decode(errors="ignore")
-            if not data:  # the terminal is gone
-                return ["q"]
+            try:
+                data = os.read(sys.stdin.fileno(), 256).decode(errors="ignore")
+            except OSError:
+                data = ""
+            if not data:
+                raise SystemExit(GONE)
             pressed += split_keys(data)
 
     def wait(self) -> str:
@@ -84,12 +90,12 @@ class Screen:
         self._write(ENTER)
 
     def _close(self) -> None:
-        try:
+        with contextlib.suppress(SystemExit):  # a terminal that is gone needs no restoring
             self._write(LEAVE)
-        finally:
-            if self._settings is not None:
+        if self._settings is not None:
+            with contextlib.suppress(termios.error):
                 termios.tcsetattr(sys.stdin, termios.TCSANOW, self._settings)
-                self._settings = None
+            self._settings = None
 
     def _sleep(self, number: int, frame: FrameType | None) -> None:
         self._close()
@@ -97,8 +103,13 @@ class Screen:
         self._open()  # someone said fg
 
     def _write(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        """Past Python's buffer, which would complain of a terminal that is gone once more at the end."""
+        data = text.encode()
+        try:
+            while data:
+                data = data[os.write(sys.stdout.fileno(), data) :]
+        except OSError:
+            raise SystemExit(GONE) from None
 
 
 def _size() -> tuple[int, int]:
