@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import functools
 import inspect
+import itertools
 import textwrap
 import tomllib
 import types
@@ -97,8 +98,8 @@ def field_paths(kind: type) -> tuple[tuple[str, ...], ...]:
         if name not in {f.name for f in dataclasses.fields(kind)}:
             continue
         paths.append((name,))
-        if dataclasses.is_dataclass(hint):
-            paths += [(name, *path) for path in field_paths(hint)]  # type: ignore[arg-type]
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            paths += [(name, *path) for path in field_paths(hint)]
     return tuple(paths)
 
 
@@ -107,7 +108,7 @@ def field_help(kind: type) -> dict[str, str]:
     """Field -> the string under it."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
     found = {}
-    for statement, after in zip(body, body[1:], strict=False):
+    for statement, after in itertools.pairwise(body):
         if isinstance(statement, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
             found[statement.target.id] = " ".join(str(after.value.value).split())  # type: ignore[union-attr]
     return found
@@ -116,7 +117,8 @@ def field_help(kind: type) -> dict[str, str]:
 def _fill(table: Any, config: Any) -> None:
     import tomlkit
 
-    helps = field_help(type(config))
+    kind: Any = type(config)
+    helps = field_help(kind)
     values = [(f.name, getattr(config, f.name)) for f in dataclasses.fields(config)]
     for name, value in values:
         if value is None or dataclasses.is_dataclass(value):
