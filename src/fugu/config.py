@@ -71,9 +71,7 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
                 by_path[(*path, *find_field(_field_type(type(config), path), inner))] = inner_value
         else:
             by_path[path] = value
-    for path, value in by_path.items():
-        config = _replaced(config, path, value)
-    return config
+    return _replaced(config, by_path)
 
 
 def find_field(kind: type, name: str) -> tuple[str, ...]:
@@ -176,13 +174,19 @@ def _field_type(kind: type, path: tuple[str, ...]) -> Any:
     return kind
 
 
-def _replaced(config: Any, path: tuple[str, ...], value: Any) -> Any:
-    name, *rest = path
-    if rest:
-        value = _replaced(getattr(config, name), tuple(rest), value)
-    elif isinstance(value, list) and _is_tuple(typing.get_type_hints(type(config))[name]):
-        value = tuple(value)
-    return dataclasses.replace(config, **{name: value})
+def _replaced(config: Any, changes: Mapping[tuple[str, ...], Any]) -> Any:
+    """All at once, as fields are checked against each other."""
+    hints = typing.get_type_hints(type(config))
+    values: dict[str, Any] = {}
+    inner: dict[str, dict[tuple[str, ...], Any]] = {}
+    for (name, *rest), value in changes.items():
+        if rest:
+            inner.setdefault(name, {})[tuple(rest)] = value
+        else:
+            values[name] = tuple(value) if isinstance(value, list) and _is_tuple(hints[name]) else value
+    for name, parts in inner.items():
+        values[name] = _replaced(values.get(name, getattr(config, name)), parts)
+    return dataclasses.replace(config, **values)
 
 
 def _is_tuple(hint: Any) -> bool:
