@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 SOURCES := $(wildcard native/* native/envs/*) CMakeLists.txt pyproject.toml constraints.txt
 
-.PHONY: wheels train test test-slow test-extras test-nethack test-gpu sanitize lint bench clean
+.PHONY: wheels train test test-slow test-learning test-extras test-nethack test-gpu sanitize lint bench clean
 
 train: $(VENV)/.core  ## until there is a trainer: how fast are environments vectorized here?
 	$(BIN)/fugu bench vector CartPole-v1
@@ -15,6 +15,9 @@ test: $(VENV)/.test  ## the everyday suite
 
 test-slow: $(VENV)/.test  ## what takes longer than a few seconds
 	$(BIN)/python -m pytest -m "slow and not gpu and not extras"
+
+test-learning: $(VENV)/.extras  ## the presets that take minutes to train, five seeds each
+	$(BIN)/python -m pytest -m learning
 
 test-extras: $(VENV)/.extras  ## environments nobody here wrote: Atari, MuJoCo, MiniGrid, PettingZoo
 	$(BIN)/python -m pytest -m "extras and not gpu"
