@@ -19,6 +19,9 @@ from fugu.errors import ConfigError, FuguError, did_you_mean
 # command -> (module with main(argv) -> exit code, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("fugu.cli.train", "train a policy; --resume goes on with a run"),
+    "eval": ("fugu.cli.eval", "how good a run's policy is: many episodes, the mean and how sure it is"),
+    "video": ("fugu.cli.video", "an episode of a run's policy as mp4 or gif, without a display"),
+    "runs": ("fugu.cli.runs", "the runs there are, and how far they got"),
     "list": ("fugu.cli.list", "the environments that can be made by name here"),
     "check": ("fugu.cli.check", "find everything that is wrong with an environment, with fixes"),
     "autotune": ("fugu.cli.autotune", "measure which vector settings are fastest for an environment"),
