@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("fugu.cli.eval", "how good a run's policy is: many episodes, the mean and how sure it is"),
     "video": ("fugu.cli.video", "an episode of a run's policy as mp4 or gif, without a display"),
     "runs": ("fugu.cli.runs", "the runs there are, and how far they got"),
+    "plot": ("fugu.cli.plot", "the curves of one or several runs as a picture"),
     "list": ("fugu.cli.list", "the environments that can be made by name here"),
     "check": ("fugu.cli.check", "find everything that is wrong with an environment, with fixes"),
     "autotune": ("fugu.cli.autotune", "measure which vector settings are fastest for an environment"),

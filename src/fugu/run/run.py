@@ -54,6 +54,12 @@ class Run:
 
         return record(self, path, **settings)
 
+    def plot(self, path: str | Path | None = None, **settings: Any) -> Path:
+        """Draw the curves of the training (``metrics=("episode/return", "loss/kl")``, ``x="time"``); returns the file."""
+        from fugu.run.curves import plot
+
+        return plot([self.folder], path, **settings)
+
     def with_config(self, changes: Mapping[str, Any]) -> TrainConfig:
         from fugu.config import override
 
