@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("fugu.cli.doctor", "what this machine and installation can do"),
     "build": ("fugu.cli.build", "compile a native environment of your own, with sanitizers if asked to"),
     "new env": ("fugu.cli.new", "write a small environment to start from"),
+    "new policy": ("fugu.cli.new_policy", "write a small network to start from, for fugu train --policy"),
 }
 
 
