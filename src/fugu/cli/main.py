@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("fugu.cli.train", "train a policy; --resume goes on with a run"),
     "eval": ("fugu.cli.eval", "how good a run's policy is: many episodes, the mean and how sure it is"),
     "video": ("fugu.cli.video", "an episode of a run's policy as mp4 or gif, without a display"),
+    "play": ("fugu.cli.play", "watch a run's policy in the terminal, or drive an environment yourself"),
     "runs": ("fugu.cli.runs", "the runs there are, and how far they got"),
     "plot": ("fugu.cli.plot", "the curves of one or several runs as a picture"),
     "list": ("fugu.cli.list", "the environments that can be made by name here"),
