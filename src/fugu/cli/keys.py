@@ -58,6 +58,7 @@ def keys_for(name: str, space: gs.Space) -> Keys | None:
     """None if the action space is too large for single keys."""
     layout = Layout(space)
     names: dict[str, Any]
+    idle: float | None
     if isinstance(space, gs.Discrete) and space.n <= 10:
         start = int(space.start)
         names = {str(i): start + i for i in range(int(space.n))}

@@ -40,6 +40,7 @@ class Scene:
     def __init__(self, vec: VecEnv, seed: int) -> None:
         self.vec = vec
         vec.reset(seed)
+        self.moment: Moment
         self._start(1)
 
     def step(self, action: np.ndarray) -> None:
