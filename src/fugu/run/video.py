@@ -96,9 +96,10 @@ def _need(suffix: str) -> None:
 def _enlarged(picture: np.ndarray, scale: int | None) -> np.ndarray:
     """By a whole factor, and to even sizes, which is what most players show."""
     factor = scale if scale is not None else -(-WIDTH // picture.shape[1])
-    picture = picture.repeat(factor, 0).repeat(factor, 1)
+    if factor > 1:
+        picture = picture.repeat(factor, 0).repeat(factor, 1)
     odd = [(0, size % 2) for size in picture.shape[:2]]
-    return np.pad(picture, [*odd, (0, 0)], mode="edge")
+    return np.pad(picture, [*odd, (0, 0)], mode="edge") if (0, 1) in odd else picture
 
 
 def _mp4(path: Path, width: int, height: int, fps: float) -> Writer:
@@ -106,7 +107,14 @@ def _mp4(path: Path, width: int, height: int, fps: float) -> Writer:
     import imageio_ffmpeg
 
     frames = imageio_ffmpeg.write_frames(
-        str(path), (width, height), fps=fps, codec="libx264", quality=8, macro_block_size=2, ffmpeg_log_level="error"
+        str(path),
+        (width, height),
+        fps=fps,
+        codec="libx264",
+        quality=8,
+        macro_block_size=2,
+        ffmpeg_log_level="error",
+        output_params=["-preset", "veryfast"],  # the pictures are simple: not worth a slower search
     )
     frames.send(None)
     try:
