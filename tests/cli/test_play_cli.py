@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import pty
 import re
@@ -20,11 +21,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gs
 
+import fugu
 from fugu import vector
 from fugu.cli.keys import ARROWS, IDLE, keys_for
 from fugu.cli.main import main
 from fugu.cli.screen import fit, half_blocks, split_keys
 from fugu.emulation.native import names, native_spec
+from fugu.run.player import Player
 from fugu.run.scene import Scene
 
 
@@ -37,6 +40,18 @@ def test_without_a_terminal_a_policy_is_shown_line_by_line(trained: Path, capsys
     assert re.fullmatch(r"episode 1 step 5 action [01] reward 1 return 5", lines[5]) and "\x1b" not in text
     assert main(arguments) == 0
     assert capsys.readouterr().out == text
+
+
+def test_the_seed_decides_which_actions_are_drawn(tmp_path: Path) -> None:
+    # what a lock of digits shows depends on the actions alone, so only the draws can differ
+    run = fugu.train("password", runs=tmp_path, steps=1, threads=1, board="off")
+
+    def actions(seed: int) -> list[int]:
+        with Player(run, seed=seed) as player:
+            moments = [scene.moment for scene in itertools.islice(player.play(), 40)]
+        return [int(moment.action[0]) for moment in moments if moment.action is not None]
+
+    assert actions(1) == actions(1) != actions(2)
 
 
 def test_without_a_terminal_an_environment_gets_random_actions(capsys: pytest.CaptureFixture[str]) -> None:
