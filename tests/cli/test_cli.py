@@ -38,6 +38,15 @@ def test_help_answers_at_once_and_imports_nothing_heavy() -> None:
         assert seconds < 0.5
 
 
+@pytest.mark.parametrize(
+    "command", [["train", "--help"], ["play", "--help"], ["runs"], ["plot", "--help"], ["new", "policy", "-h"]]
+)
+def test_what_does_not_compute_does_not_import_torch(command: list[str], tmp_path: Path) -> None:
+    code = "import sys; from fugu.cli.main import main; rc = main(sys.argv[1:]); sys.exit(rc or 3 * ('torch' in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     text = capsys.readouterr().out

@@ -31,6 +31,8 @@ EXTRAS = {
     "atari": (("ale_py",), "Atari"),
     "mujoco": (("mujoco", "imageio"), "MuJoCo"),
     "minigrid": (("minigrid",), "MiniGrid and BabyAI"),
+    "plot": (("matplotlib",), "fugu plot"),
+    "video": (("imageio_ffmpeg", "PIL"), "fugu video"),
 }
 
 Status = Literal["ok", "info", "warning", "broken"]

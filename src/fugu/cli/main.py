@@ -19,6 +19,11 @@ from fugu.errors import ConfigError, FuguError, did_you_mean
 # command -> (module with main(argv) -> exit code, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("fugu.cli.train", "train a policy; --resume goes on with a run"),
+    "eval": ("fugu.cli.eval", "how good a run's policy is: many episodes, the mean and how sure it is"),
+    "video": ("fugu.cli.video", "an episode of a run's policy as mp4 or gif, without a display"),
+    "play": ("fugu.cli.play", "watch a run's policy in the terminal, or drive an environment yourself"),
+    "runs": ("fugu.cli.runs", "the runs there are, and how far they got"),
+    "plot": ("fugu.cli.plot", "the curves of one or several runs as a picture"),
     "list": ("fugu.cli.list", "the environments that can be made by name here"),
     "check": ("fugu.cli.check", "find everything that is wrong with an environment, with fixes"),
     "autotune": ("fugu.cli.autotune", "measure which vector settings are fastest for an environment"),
@@ -26,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("fugu.cli.doctor", "what this machine and installation can do"),
     "build": ("fugu.cli.build", "compile a native environment of your own, with sanitizers if asked to"),
     "new env": ("fugu.cli.new", "write a small environment to start from"),
+    "new policy": ("fugu.cli.new_policy", "write a small network to start from, for fugu train --policy"),
 }
 
 

@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from fugu.config import field_paths
-from fugu.errors import ConfigError
+from fugu.errors import ConfigError, did_you_mean
 
 Options = TypeVar("Options")
 
@@ -55,6 +55,15 @@ def take_value(argv: list[str], flag: str) -> tuple[list[str], str | None]:
         else:
             value = given if equals else todo.pop(0)
     return rest, value
+
+
+def which_checkpoint(text: str) -> str | int:
+    """``latest``, ``best`` or a step, as ``--checkpoint`` takes it."""
+    if text.replace("_", "").isdecimal():
+        return int(text)
+    if text not in ("latest", "best"):
+        raise ConfigError(f"--checkpoint {text} must be latest, best or a step.{did_you_mean(text, ('latest', 'best'))}")
+    return text
 
 
 def full_names(argv: list[str], kind: type) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ USAGE = """usage: fugu train ENV [options]
 ENV: a native environment (fugu list), my_env.h, a Gymnasium id, module:Class or file.py:Class. --env.NAME VALUE goes to it.
 RUN: latest, latest~1, a name or a path; it goes on from its newest checkpoint.
 Every option can be given by its last name where that is unique: --learning-rate for --optimizer.learning-rate.
+--policy my_policy.py:Net trains a network of your own (fugu new policy my_policy.py writes one to start from).
 --runs FOLDER keeps runs elsewhere than in runs/.
 """
 
@@ -74,6 +76,7 @@ def _resume(text: str, argv: list[str], runs: Path) -> int:
 
 def _parse(argv: list[str], start: TrainConfig) -> TrainConfig:
     """The config on the command line; what is not given is as in ``start``."""
+    argv = [re.sub(r"^--policy(=|$)", r"--policy.net\1", argument) for argument in argv]
     flags = (tyro.conf.FlagCreatePairsOff, tyro.conf.AvoidSubcommands)
     return tyro.cli(TrainConfig, prog="fugu train ENV", args=full_names(argv, TrainConfig), default=start, config=flags)
 

@@ -3,25 +3,50 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from types import TracebackType
+from typing import Any
+
+import torch
 
 from fugu.run.run import Run
+from fugu.run.scene import Scene, drawn
 from fugu.trainer import checkpoint
 from fugu.trainer.build import find_device, make_algorithm, make_vec
 from fugu.trainer.evaluate import Evaluation, evaluate
 
 
 class Player:
-    """The checkpoint ``which`` of ``run`` (``latest``, ``best`` or its step), and ``num_envs`` environments of its kind."""
+    """The checkpoint ``which`` of ``run`` (``latest``, ``best`` or its step), and ``num_envs`` environments of its kind.
 
-    def __init__(self, run: Run, which: str | int = "latest", *, num_envs: int = 1, device: str | None = None) -> None:
+    ``seed`` decides what the environments do and which actions are drawn. ``render``: make the environments so that they can be
+    drawn. ``env_kwargs`` are settings of the environment that differ from the run's.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        which: str | int = "latest",
+        *,
+        num_envs: int = 1,
+        seed: int = 1,
+        device: str | None = None,
+        render: bool = False,
+        env_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
         vector = dataclasses.replace(run.config.vector, num_envs=num_envs, batch_size=None, num_workers=None)
-        self.config = dataclasses.replace(run.config, vector=vector, minibatch=None)
+        settings = {**run.config.env_kwargs, **(env_kwargs or {})}
+        # the seed of this config is that of the actions drawn; the weights come from the checkpoint
+        config = dataclasses.replace(run.config, vector=vector, minibatch=None, env_kwargs=settings, seed=seed)
+        self.config, self.seed = config, seed
         self.device = find_device(device or "cpu")
         path = checkpoint.find(run.folder.checkpoints, which)
-        self.vec = make_vec(self.config)
+        if render:
+            self.vec = drawn(config.env, settings, lambda kwargs: make_vec(dataclasses.replace(config, env_kwargs=kwargs)))
+        else:
+            self.vec = make_vec(config)
         try:
-            self.algorithm = make_algorithm(self.config, self.vec, self.device)
+            self.algorithm = make_algorithm(config, self.vec, self.device)
             self.policy = self.algorithm.modules["policy"]
             saved = checkpoint.load(path)
             self.policy.load_state_dict(saved.tensors["policy"])
@@ -30,16 +55,30 @@ class Player:
             self.vec.close()
             raise
 
-    def evaluate(self, episodes: int, *, greedy: bool = False, seed: int = 1) -> Evaluation:
+    def evaluate(self, episodes: int, *, greedy: bool = False) -> Evaluation:
         return evaluate(
             self.vec,
             self.algorithm.act,
             episodes=episodes,
             state_size=self.policy.state_size,  # type: ignore[arg-type]
-            seed=seed,
+            seed=self.seed,
             greedy=greedy,
             device=self.device,
         )
+
+    def play(self, *, greedy: bool = False) -> Iterator[Scene]:
+        """The environment after the reset and after every step, episode after episode, without end."""
+        size: int = self.policy.state_size  # type: ignore[assignment]
+        state = torch.zeros((self.vec.num_agents, size), device=self.device) if size else None
+        scene = Scene(self.vec, self.seed)
+        while True:
+            yield scene
+            rows = self.vec.rows
+            mask = None if rows.action_mask is None else torch.from_numpy(rows.action_mask).to(self.device)
+            obs, first = (torch.from_numpy(column).to(self.device) for column in (rows.obs, rows.first))
+            acted = self.algorithm.act(obs, state, first, mask, greedy=greedy)
+            state = acted.state
+            scene.step(acted.env_action)
 
     def __enter__(self) -> Player:
         return self

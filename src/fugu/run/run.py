@@ -34,19 +34,31 @@ class Run:
         return resume(self, changes)
 
     def evaluate(
-        self, episodes: int = 100, *, which: str | int = "latest", greedy: bool = False, seed: int = 1, num_envs: int | None = None
+        self,
+        episodes: int = 100,
+        *,
+        which: str | int = "latest",
+        greedy: bool = False,
+        seed: int = 1,
+        num_envs: int | None = None,
     ) -> Any:
         """Play whole episodes with a checkpoint (``latest``, ``best`` or its step): an ``Evaluation``."""
         from fugu.run.player import Player
 
-        with Player(self, which, num_envs=num_envs or min(episodes, 64)) as player:
-            return player.evaluate(episodes, greedy=greedy, seed=seed)
+        with Player(self, which, num_envs=num_envs or min(episodes, 64), seed=seed) as player:
+            return player.evaluate(episodes, greedy=greedy)
 
     def video(self, path: str | Path | None = None, **settings: Any) -> Path:
         """Play one episode and write it as mp4 or gif; returns the file."""
         from fugu.run.video import record
 
         return record(self, path, **settings)
+
+    def plot(self, path: str | Path | None = None, **settings: Any) -> Path:
+        """Draw the curves of the training (``metrics=("episode/return", "loss/kl")``, ``x="time"``); returns the file."""
+        from fugu.run.curves import plot
+
+        return plot([self.folder], path, **settings)
 
     def with_config(self, changes: Mapping[str, Any]) -> TrainConfig:
         from fugu.config import override

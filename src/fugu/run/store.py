@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -67,6 +68,24 @@ class RunFolder:
 
     def read_timing(self) -> list[dict[str, float]]:
         return read_lines(self.timing)
+
+    @property
+    def locked(self) -> bool:
+        """Whether another process trains this run. Only asks: taking the lock to find out could get in that process's way."""
+        asked = struct.pack(
+            "hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0
+        )  # struct flock: kind, from where, start, length, pid
+        try:
+            with open(self.path / ".lock", "rb+") as file:
+                answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)
+        except OSError:
+            return False
+        return bool(struct.unpack("hhqqi4x", answer)[0] != fcntl.F_UNLCK)
+
+    @property
+    def started(self) -> float:
+        """When, in seconds since 1970: by the time in the name, or of the config if someone gave it another name."""
+        return time.mktime(time.strptime(_started(self.path)[0], "%Y%m%d-%H%M%S"))
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:

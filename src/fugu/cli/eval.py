@@ -1,0 +1,96 @@
+"""``fugu eval RUN``: how good a run's policy is, and how sure that number is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from fugu.cli.options import console, parse, take_env_kwargs, which_checkpoint
+from fugu.errors import ConfigError, FuguError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Play whole episodes with a run's policy: mean return with its 95% interval, lowest, highest, length.
+
+    The figures and every episode's return are written as JSON into the run's folder. --env.NAME VALUE changes a setting of the
+    environment.
+    """
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = "latest"
+    """latest, latest~1, a name or a path"""
+    episodes: int = 100
+    """to play; with several agents each one's counts"""
+    checkpoint: str = "latest"
+    """latest, best or its step"""
+    greedy: bool = False
+    """the most likely action instead of one drawn at random"""
+    seed: int = 1
+    """of the environments and of the actions drawn; the same seed gives the same episodes"""
+    num_envs: int | None = None
+    """environments that play at once; default: one per episode, up to 64"""
+    json: str = ""
+    """also write the JSON to this file; - prints it instead of anything else"""
+    runs: str = "runs"
+    """the folder in which runs are looked for"""
+
+
+def main(argv: list[str]) -> int:
+    argv, env_kwargs = take_env_kwargs(argv)
+    options = parse(Options, "eval", argv)
+    for name in ("episodes", "num_envs"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} {value} must be at least 1")
+    if options.seed < 0:
+        raise ConfigError(f"--seed {options.seed} must not be negative")
+    which = which_checkpoint(options.checkpoint)
+    from fugu.run.player import Player
+    from fugu.run.run import Run
+
+    run = Run(options.run, options.runs)
+    num_envs = options.num_envs or min(options.episodes, 64)
+    with Player(run, which, num_envs=num_envs, seed=options.seed, env_kwargs=env_kwargs) as player:
+        result = player.evaluate(options.episodes, greedy=options.greedy)
+        step = player.step
+    report: dict[str, Any] = {
+        "run": run.folder.name,
+        "env": run.config.env,
+        "env_kwargs": {**run.config.env_kwargs, **env_kwargs},
+        "checkpoint_step": step,
+        "greedy": options.greedy,
+        "seed": options.seed,
+        "num_envs": num_envs,
+        **result.summary(),
+    }
+    text = json.dumps(report, indent=1)
+    kept = run.path / f"eval-{step}{'-greedy' if options.greedy else ''}.json"
+    for path in (kept, *([Path(options.json)] if options.json not in ("", "-") else [])):
+        _write(path, text)
+    if options.json == "-":
+        print(text)
+        return 0
+    low, high = result.interval
+    out = console()
+    actions = "most likely actions" if options.greedy else "actions drawn"
+    out.print(f"{run.path}: {run.config.env}, checkpoint of step {step:,}, {actions}, seed {options.seed}")
+    out.print(f"  episodes      {result.episodes}")
+    out.print(f"  mean return   {result.mean:.2f}   95% interval {low:.2f} to {high:.2f}")
+    out.print(f"  lowest        {min(result.returns):.2f}")
+    out.print(f"  highest       {max(result.returns):.2f}")
+    out.print(f"  mean length   {sum(result.lengths) / result.episodes:.1f} steps")
+    out.print(f"  written to    {kept}", soft_wrap=True)
+    if result.episodes < options.episodes:
+        out.print(f"  {options.episodes - result.episodes} episodes did not end in time and are left out", style="yellow")
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text + "\n")
+    except OSError as error:
+        raise FuguError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,90 @@
+"""``fugu new policy FILE``: a network to start from."""
+
+from __future__ import annotations
+
+import keyword
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.text import Text
+
+from fugu.cli.options import console, parse
+from fugu.errors import ConfigError, FuguError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Write a small network to start from: a torch module with encode and decode, for fugu train ENV --policy FILE:CLASS."""
+
+    path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATH")]
+    """the file to write; an existing one is never touched"""
+    name: str = "Net"
+    """of the class"""
+
+
+def main(argv: list[str]) -> int:
+    options = parse(Options, "new policy", argv)
+    path = Path(options.path)
+    if path.suffix != ".py":
+        raise ConfigError(f"{options.path!r} must be a Python file; try {path.with_suffix('.py')}")
+    if not options.name.isidentifier() or keyword.iskeyword(options.name):
+        raise ConfigError(f"{options.name!r} cannot be the name of a class; choose one with --name Net")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "x") as file:
+            file.write(TEXT.replace("Net", options.name).replace("my_policy.py", path.name))
+    except FileExistsError:
+        raise FuguError(f"{path} exists and is left alone; choose another name") from None
+    except OSError as error:
+        raise FuguError(f"{path} cannot be written: {error.strerror}") from None
+    out = console()
+    out.print(Text(f"wrote {path} with the class {options.name}. Next:"))
+    net = f"{path}:{options.name}"
+    for command, purpose in (("", "train it"), (" --policy.core lstm", "with a memory between encode and decode")):
+        out.print(Text(f"  fugu train cartpole --policy {net}{command}".ljust(60) + f"  # {purpose}"), soft_wrap=True)
+    return 0
+
+
+TEXT = '''"""A network to start from, for any environment: fugu train cartpole --policy my_policy.py:Net. Make it your own.
+
+Before the training starts it is tried on two rows; what has a wrong shape is named then.
+"""
+
+import math
+
+import torch
+from torch import nn
+
+from fugu import Layout
+from fugu.policy import Distribution
+from fugu.policy.net import leaves
+
+
+class Net(nn.Module):
+    """Observation -> encode -> hidden -> (memory, with --policy.core lstm) -> decode -> what to do, and what it is worth."""
+
+    def __init__(self, observation_space, action_space, hidden=(64, 64), core="none", core_size=128, **settings):
+        super().__init__()  # settings: the other --policy.NAME options; name those you want as arguments
+        inputs = sum(math.prod(leaf.shape) for leaf in Layout(observation_space).leaves)  # a Dict has several
+        self.hidden_size = hidden[-1]  # needed: how many features encode returns
+        layers = []
+        for width in hidden:
+            layers += [nn.Linear(inputs, width), nn.Tanh()]
+            inputs = width
+        self.layers = nn.Sequential(*layers)
+        features = core_size if core != "none" else self.hidden_size  # what decode gets
+        self.policy = nn.Linear(features, Distribution(action_space).size)  # a Discrete(n) has n logits, a Box mean and log std
+        self.value = nn.Linear(features, 1)
+        nn.init.orthogonal_(self.policy.weight, 0.01)  # start with nearly equal probabilities
+        nn.init.zeros_(self.policy.bias)
+
+    def encode(self, obs):
+        """obs as the space has it, a tensor [rows, ...] or a dict or tuple of them -> hidden [rows, hidden_size]."""
+        return self.layers(torch.cat([leaf.reshape(len(leaf), -1).float() for leaf in leaves(obs)], -1))
+
+    def decode(self, hidden):
+        """hidden [rows, features] -> (parameters of the action distribution [rows, size], value [rows])."""
+        return self.policy(hidden), self.value(hidden).squeeze(-1)
+'''

@@ -1,0 +1,131 @@
+"""Curves of one or several runs as a picture: a panel per metric, a line per run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fugu.errors import ConfigError, FuguError, MissingExtra, did_you_mean
+from fugu.run.metrics import METRICS, describe
+from fugu.run.overview import seconds_of
+from fugu.run.store import RunFolder
+
+Axis = Literal["steps", "time"]
+KINDS = (".png", ".svg", ".pdf")
+
+Curve = tuple[np.ndarray, np.ndarray]
+"""x and y, of one length"""
+
+
+def plot(
+    folders: Sequence[RunFolder],
+    path: str | Path | None = None,
+    *,
+    metrics: Sequence[str] = ("episode/return",),
+    x: Axis = "steps",
+    smooth: int = 1,
+) -> Path:
+    """Draw ``metrics`` of the runs over steps or wall time; returns the file, ``curves.png`` in the run's folder by default.
+
+    ``smooth``: each point is the mean of this many lines around it; what was logged then shows faintly behind.
+    """
+    if not folders or not metrics:
+        raise ConfigError("plot() needs at least one run and one metric")
+    if x not in ("steps", "time"):
+        raise ConfigError(f"x={x!r} must be steps or time.{did_you_mean(str(x), ('steps', 'time'))}")
+    if smooth < 1:
+        raise ConfigError(f"smooth={smooth} must be at least 1")
+    target = Path(path) if path is not None else (folders[0].path if len(folders) == 1 else Path()) / "curves.png"
+    if target.suffix.lower() not in KINDS:
+        raise ConfigError(f"a plot is a {', '.join(KINDS)} file, got {str(target)!r}; try {target.with_suffix('.png')}")
+    drawn = _curves(folders, tuple(dict.fromkeys(metrics)), x)
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("plotting", "plot") from None
+    columns = min(len(drawn), 2)
+    rows = -(-len(drawn) // columns)
+    figure = Figure(figsize=(6.4 * columns, 3.8 * rows + 0.4), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)  # draws without a display
+    for number, (metric, curves) in enumerate(drawn.items(), 1):
+        _draw(figure.add_subplot(rows, columns, number), metric, curves, x, smooth)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(target)
+    except OSError as error:
+        raise FuguError(f"{target} cannot be written: {error.strerror}") from None
+    return target
+
+
+def smoothed(values: np.ndarray, window: int) -> np.ndarray:
+    """Mean of the ``window`` values around each; fewer at both ends."""
+    window = min(window, len(values))
+    kernel = np.ones(window)
+    return np.convolve(values, kernel, "same") / np.convolve(np.ones(len(values)), kernel, "same")
+
+
+def _curves(folders: Sequence[RunFolder], metrics: Sequence[str], x: Axis) -> dict[str, dict[str, Curve]]:
+    """metric -> run -> its curve. A metric that no run has is an error that names those there are."""
+    tables = {folder.path: (folder.read_metrics(), folder.read_timing()) for folder in folders}
+    names = _names(folders)
+    there = {name for lines in itertools.chain(*tables.values()) for row in lines for name in row}
+    if not there:
+        raise FuguError(f"{', '.join(names.values())}: no metrics yet")
+    out: dict[str, dict[str, Curve]] = {}
+    for metric in metrics:
+        if metric not in there:
+            known = sorted(there - {"steps", "updates"})
+            if metric in METRICS:
+                raise FuguError(f"{', '.join(names.values())} did not log {metric!r}; there are: {', '.join(known)}")
+            raise ConfigError(f"there is no metric {metric!r}.{_near(metric, known)} There are: {', '.join(known)}")
+        for path, (lines, timing) in tables.items():
+            source = lines if any(metric in row for row in lines) else timing
+            clock = dict(zip((row["updates"] for row in timing), np.cumsum(seconds_of(timing)).tolist(), strict=True))
+            points = [
+                (row["steps"] if x == "steps" else clock.get(row["updates"], np.nan), row[metric])
+                for row in source
+                if metric in row
+            ]
+            both = np.array(points, np.float64).reshape(-1, 2)
+            both = both[np.isfinite(both).all(axis=1)]
+            out.setdefault(metric, {})[names[path]] = (both[:, 0], both[:, 1])
+    return out
+
+
+def _near(metric: str, known: Sequence[str]) -> str:
+    """The nearest names; ``return`` alone means ``episode/return``."""
+    ends = [name for name in known if name.rpartition("/")[2] == metric]
+    hint = f" Did you mean {ends[0]!r}?" if ends else did_you_mean(metric, known)
+    return hint if hint.startswith(" Did") else ""
+
+
+def _names(folders: Sequence[RunFolder]) -> dict[Path, str]:
+    """How each run is called in the legend: by its name, or by its path where two have the same."""
+    names = [folder.name for folder in folders]
+    return {f.path: f.name if names.count(f.name) == 1 else str(f.path) for f in folders}
+
+
+def _draw(axes: Any, metric: str, curves: dict[str, Curve], x: Axis, smooth: int) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    for number, (name, (at, values)) in enumerate(curves.items()):
+        colour = f"C{number % 10}"
+        style = {"color": colour, "marker": "o" if len(at) == 1 else None}
+        if smooth > 1 and len(at) > 1:
+            axes.plot(at, values, color=colour, alpha=0.25, linewidth=0.8)
+            values = smoothed(values, smooth)
+        axes.plot(at, values, label=name, linewidth=1.6, **style)
+    unit = describe(metric).unit
+    axes.set_title(metric)
+    axes.set_ylabel(unit)
+    axes.set_xlabel("steps" if x == "steps" else "seconds of training")
+    if x == "steps":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize="small", frameon=False)

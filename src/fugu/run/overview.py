@@ -1,0 +1,126 @@
+"""What can be said of a run at a glance, from its files alone: how far it got, how good it is, how it ended.
+
+Nothing is imported that computes, so that a folder of hundreds of runs is listed in a moment.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fugu.config import from_toml
+from fugu.errors import FuguError
+from fugu.run import store
+from fugu.trainer.config import TrainConfig
+
+State = Literal["running", "done", "interrupted", "damaged"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    name: str
+    path: str
+    env: str | None
+    state: State
+    """running: a process trains it. interrupted: it can go on with --resume. damaged: ``problem`` says what is wrong"""
+    problem: str | None
+    steps: int
+    """done"""
+    steps_asked: int | None
+    last_return: float | None
+    """mean of the episodes of the last update in which some ended"""
+    best_return: float | None
+    """highest such mean"""
+    steps_per_second: float | None
+    """over the whole run"""
+    age: float
+    """seconds since it started"""
+
+
+def overviews(root: Path | str = store.ROOT) -> list[Overview]:
+    """Of every run in ``root``, newest first."""
+    return [overview(folder) for folder in reversed(store.runs(root))]
+
+
+def overview(folder: store.RunFolder) -> Overview:
+    config: TrainConfig | None = None
+    metrics: list[dict[str, float]] = []
+    timing: list[dict[str, float]] = []
+    problem = None
+    running = folder.locked
+    try:
+        config = from_toml(TrainConfig, folder.config)
+        metrics, timing = folder.read_metrics(), folder.read_timing()
+    except (FuguError, OSError) as error:
+        problem = str(error)
+    newest = None if problem else _newest_checkpoint(folder.checkpoints)
+    if newest is not None and not running:  # a run that is running may be replacing what is looked at
+        problem = _damage(newest)
+    returns = [row["episode/return"] for row in metrics if math.isfinite(row.get("episode/return", math.nan))]
+    steps = int(metrics[-1]["steps"]) if metrics else 0
+    state: State = "interrupted"
+    if running:
+        state = "running"
+    elif problem is not None:
+        state = "damaged"
+    elif config is not None and (steps >= config.steps or _reached(config.target, newest)):
+        state = "done"
+    return Overview(
+        name=folder.name,
+        path=str(folder.path),
+        env=config.env if config is not None else None,
+        state=state,
+        problem=problem,
+        steps=steps,
+        steps_asked=config.steps if config is not None else None,
+        last_return=returns[-1] if returns else None,
+        best_return=max(returns, default=None),
+        steps_per_second=_speed(timing),
+        age=time.time() - folder.started,
+    )
+
+
+def seconds_of(timing: list[dict[str, float]]) -> list[float]:
+    """Wall time of each line: the steps since the one before over the steps per second. Stops in between do not count."""
+    out, before = [], 0.0
+    for row in timing:
+        speed = row.get("time/steps_per_second", math.nan)
+        out.append((row["steps"] - before) / speed if speed > 0 else 0.0)
+        before = row["steps"]
+    return out
+
+
+def _speed(timing: list[dict[str, float]]) -> float | None:
+    seconds = sum(seconds_of(timing))
+    return timing[-1]["steps"] / seconds if seconds > 0 else None
+
+
+def _newest_checkpoint(folder: Path) -> Path | None:
+    return max(folder.glob("step_*"), default=None, key=lambda path: path.name)
+
+
+def _damage(checkpoint: Path) -> str | None:
+    """A quick look at the newest checkpoint: are its files there, and as long as they should be? Loading one checks every byte."""
+    try:
+        files: dict[str, Any] = json.loads((checkpoint / "MANIFEST.json").read_bytes())["files"]
+        for name, entry in files.items():
+            if (checkpoint / name).stat().st_size != entry["size"]:
+                return f"{checkpoint / name} does not have its {entry['size']} bytes"
+    except FileNotFoundError as error:
+        return f"{error.filename} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return f"{checkpoint / 'MANIFEST.json'} cannot be read"
+    return None
+
+
+def _reached(target: float | None, checkpoint: Path | None) -> bool:
+    """Whether the run ended because its mean return reached ``target``."""
+    if target is None or checkpoint is None:
+        return False
+    recent = json.loads((checkpoint / "state.json").read_bytes())["recent"]
+    episodes = sum(count for count, _ in recent)
+    return bool(episodes) and sum(count * mean for count, mean in recent) / episodes >= target

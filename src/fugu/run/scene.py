@@ -1,0 +1,111 @@
+"""One environment watched step by step: what was done, what it brought, and what it looks like.
+
+A ``Scene`` steps a vector env of one environment and keeps the count of the episode. With several agents the return is that of all of
+them together, and the episode is over when every agent that took part has ended.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fugu.emulation.build import is_built
+from fugu.emulation.native import is_name
+from fugu.errors import EnvError, FuguError
+from fugu.vector.vecenv import VecEnv
+
+
+@dataclass(frozen=True)
+class Moment:
+    """After a reset (``step`` 0, no action) or a step."""
+
+    episode: int
+    """from 1"""
+    step: int
+    """of the episode"""
+    action: np.ndarray | None
+    """rows of the agents; None at the start of an episode"""
+    reward: float
+    total: float
+    """return so far"""
+    over: bool
+    """the episode has ended with this step"""
+
+
+class Scene:
+    def __init__(self, vec: VecEnv, seed: int) -> None:
+        self.vec = vec
+        vec.reset(seed)
+        self.moment: Moment
+        self._start(1)
+
+    def step(self, action: np.ndarray) -> None:
+        """Act on the current rows; after an ending this starts the next episode, whatever the action."""
+        if self.moment.over:
+            self.vec.step(action)  # the row after an ending: the environment starts anew
+            self._start(self.moment.episode + 1)
+            return
+        acted = np.array(action)  # the caller may write the next action into the same array
+        _, reward, terminated, truncated, _ = self.vec.step(action)
+        rows = self.vec.rows
+        self._there |= rows.mask | rows.first
+        self._ended |= terminated | truncated
+        gained, before = float(reward.sum()), self.moment
+        over = bool(self._ended[self._there].all())
+        self.moment = Moment(before.episode, before.step + 1, acted, gained, before.total + gained, over)
+
+    def _start(self, episode: int) -> None:
+        rows = self.vec.rows
+        self._there = rows.mask | rows.first
+        self._ended = np.zeros(self.vec.num_agents, bool)
+        self.moment = Moment(episode, 0, None, 0.0, 0.0, False)
+
+    def picture(self) -> np.ndarray:
+        """``[height, width, 3]`` uint8. FuguError in one line if the environment cannot be drawn."""
+        name = self.vec.spec.name
+        try:
+            frame = self.vec.render([0])[0]
+        except EnvError as error:
+            if isinstance(error.__cause__, NotImplementedError | AttributeError):
+                raise FuguError(
+                    f"{name} cannot be drawn: it has no render(); give it one that returns uint8 [height, width, 3]"
+                ) from error
+            raise FuguError(f"{name} cannot be drawn: {error.message.splitlines()[0]}") from error
+        if frame is None:
+            raise FuguError(
+                f"{name} cannot be drawn: its render() returned None; let its constructor take render_mode, "
+                "and return a picture if that is 'rgb_array'"
+            )
+        picture = np.asarray(frame)
+        if picture.ndim == 2:
+            picture = np.repeat(picture[..., None], 3, axis=2)
+        if picture.ndim != 3 or picture.shape[2] not in (3, 4) or picture.dtype != np.uint8 or 0 in picture.shape:
+            raise FuguError(
+                f"{name} cannot be drawn: render() must return uint8 [height, width, 3], "
+                f"got {type(frame).__name__} {picture.dtype} {list(picture.shape)}"
+            )
+        return picture[..., :3]
+
+
+def drawn(env: str, env_kwargs: Mapping[str, Any], make: Callable[[dict[str, Any]], VecEnv]) -> VecEnv:
+    """``make(env_kwargs)`` such that the environment can be drawn, where it can be.
+
+    Native environments always can. Python ones learn from their constructor's ``render_mode`` that they will be; one that does not
+    take it may still have a ``render()``.
+    """
+    plain = dict(env_kwargs)
+    if is_name(env) or is_built(env):
+        return make(plain)
+    if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would look for a window otherwise
+    try:
+        return make({**plain, "render_mode": "rgb_array"})
+    except EnvError as refused:
+        try:
+            return make(plain)
+        except EnvError:
+            raise refused from None

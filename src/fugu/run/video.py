@@ -1,0 +1,149 @@
+"""One episode of a run's policy as an mp4 or a gif, without a display.
+
+Frames go to the file one by one as they are drawn, so that memory does not grow with the length of the episode. The file appears under
+its name when it is whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fugu.errors import ConfigError, FuguError, MissingExtra
+from fugu.run.run import Run
+
+MAX_FRAMES = 3000
+WIDTH = 256
+"""pixels that a picture is made wide at least, by a whole factor, unless told otherwise"""
+
+Writer = Generator[None, np.ndarray, None]
+
+
+def record(
+    run: Run,
+    path: str | Path | None = None,
+    *,
+    which: str | int = "latest",
+    seed: int = 1,
+    greedy: bool = False,
+    max_frames: int = MAX_FRAMES,
+    fps: float | None = None,
+    scale: int | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> Path:
+    """Play an episode (its first ``max_frames`` pictures) and write it to ``path``, by default in the run's ``videos/``.
+
+    ``fps``: pictures per second, by default what the environment says, or 30. ``scale``: a whole factor to enlarge pictures by.
+    """
+    for name, value, least in (("max_frames", max_frames, 1), ("scale", scale, 1), ("fps", fps, 0.1)):
+        if value is not None and not value >= least:
+            raise ConfigError(f"{name}={value} must be at least {least}")
+    suffix = Path(path).suffix.lower() if path is not None else ".mp4"
+    if suffix not in (".mp4", ".gif"):
+        raise ConfigError(f"a video is an .mp4 or a .gif, got {str(path)!r}; try {Path(str(path)).with_suffix('.mp4')}")
+    open_writer = _mp4 if suffix == ".mp4" else _gif
+    _need(suffix)
+    from fugu.run.player import Player
+
+    with Player(run, which, seed=seed, render=True, env_kwargs=env_kwargs) as player:
+        target = Path(path) if path is not None else run.folder.videos / f"step-{player.step}-seed-{seed}.mp4"
+        rate = fps or float(player.vec.spec.metadata.get("render_fps") or 30)
+        part = target.with_name(f".{target.stem}-{os.getpid()}{suffix}")
+        writer: Writer | None = None
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            for scene in itertools.islice(player.play(greedy=greedy), max_frames):
+                picture = _enlarged(scene.picture(), scale)
+                if writer is None:
+                    shape = picture.shape
+                    writer = open_writer(part, shape[1], shape[0], rate)
+                    next(writer)
+                if picture.shape != shape:
+                    raise FuguError(
+                        f"{player.vec.spec.name}: pictures must stay {shape[1]} x {shape[0]}, "
+                        f"got one of {picture.shape[1]} x {picture.shape[0]}"
+                    )
+                writer.send(picture)
+                if scene.moment.over:
+                    break
+            assert writer is not None
+            writer.close()
+            os.replace(part, target)
+        except OSError as error:
+            raise FuguError(f"{target} cannot be written: {error.strerror or _last_line(error)}") from error
+        finally:
+            if writer is not None:
+                writer.close()
+            part.unlink(missing_ok=True)
+    return target
+
+
+def _need(suffix: str) -> None:
+    try:
+        if suffix == ".mp4":
+            import imageio_ffmpeg  # noqa: F401
+        else:
+            import PIL.GifImagePlugin  # noqa: F401
+    except ImportError:
+        raise MissingExtra(f"writing {suffix}", "video") from None
+
+
+def _enlarged(picture: np.ndarray, scale: int | None) -> np.ndarray:
+    """By a whole factor, and to even sizes, which is what most players show."""
+    factor = scale if scale is not None else -(-WIDTH // picture.shape[1])
+    if factor > 1:
+        picture = picture.repeat(factor, 0).repeat(factor, 1)
+    odd = [(0, size % 2) for size in picture.shape[:2]]
+    return np.pad(picture, [*odd, (0, 0)], mode="edge") if (0, 1) in odd else picture
+
+
+def _mp4(path: Path, width: int, height: int, fps: float) -> Writer:
+    """H.264 by the ffmpeg that comes with the extra."""
+    import imageio_ffmpeg
+
+    frames = imageio_ffmpeg.write_frames(
+        str(path),
+        (width, height),
+        fps=fps,
+        codec="libx264",
+        quality=8,
+        macro_block_size=2,
+        ffmpeg_log_level="error",
+        output_params=["-preset", "veryfast"],  # the pictures are simple: not worth a slower search
+    )
+    frames.send(None)
+    try:
+        while True:
+            frames.send(np.ascontiguousarray((yield)))
+    finally:
+        frames.close()
+
+
+def _gif(path: Path, width: int, height: int, fps: float) -> Writer:
+    """Written block by block: Pillow's own ``save_all`` keeps every frame until the end."""
+    from PIL import GifImagePlugin, Image
+
+    duration = 10 * max(2, round(100 / fps))  # milliseconds, in hundredths of a second; players slow down anything below two
+    with open(path, "wb") as file:
+        started = False
+        try:
+            while True:
+                image = Image.fromarray((yield)).quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+                if not started:
+                    for block in GifImagePlugin.getheader(image, info={"loop": 0})[0]:
+                        file.write(block)
+                    started = True
+                for block in GifImagePlugin.getdata(image, duration=duration, include_color_table=True):
+                    file.write(block)
+        finally:
+            file.write(b";")
+
+
+def _last_line(error: OSError) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__

@@ -1,0 +1,92 @@
+"""``fugu eval``: the figures, the JSON, and wrong calls."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from pathlib import Path
+
+import pytest
+
+import fugu
+from fugu.cli.main import main
+
+
+def evaluation(capsys: pytest.CaptureFixture[str], runs: Path, *arguments: str) -> dict:
+    assert main(["eval", "latest", "--runs", str(runs), "--episodes", "40", "--json", "-", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_eval_prints_figures_that_follow_from_the_episodes_it_writes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "latest", "--runs", str(runs), "--episodes", "40"]) == 0
+    text = capsys.readouterr().out
+    path = Path(text.split("written to")[1].strip())
+    report = json.loads(path.read_text())
+    returns = report["returns"]
+    half = 1.96 * statistics.stdev(returns) / math.sqrt(40)
+    mean = statistics.mean(returns)
+    assert len(returns) == report["episodes"] == 40 and returns == [
+        float(n) for n in report["lengths"]
+    ]  # CartPole pays 1 per step
+    assert f"mean return   {mean:.2f}   95% interval {mean - half:.2f} to {mean + half:.2f}" in text
+    assert f"lowest        {min(returns):.2f}" in text and f"highest       {max(returns):.2f}" in text
+    assert path == fugu.Run("latest", runs).path / f"eval-{report['checkpoint_step']}.json"
+
+
+def test_the_same_seed_gives_the_same_episodes_and_another_one_others(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = evaluation(capsys, runs)
+    assert evaluation(capsys, runs) == first
+    assert evaluation(capsys, runs, "--seed", "2")["returns"] != first["returns"]
+    assert list(fugu.Run("latest", runs).evaluate(40).returns) == first["returns"]
+
+
+def test_eval_takes_the_checkpoint_asked_for(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = fugu.Run("latest", runs)
+    oldest = min(int(path.name.removeprefix("step_")) for path in run.folder.checkpoints.glob("step_*"))
+    out = run.path.parent / "mine.json"
+    assert main(["eval", str(run.path), "--checkpoint", str(oldest), "--greedy", "--episodes", "5", "--json", str(out)]) == 0
+    report = json.loads(out.read_text())
+    assert report["checkpoint_step"] == oldest and report["greedy"]
+    assert json.loads((run.path / f"eval-{oldest}-greedy.json").read_text()) == report
+
+
+def test_settings_of_the_environment_can_differ_from_the_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = evaluation(capsys, runs, "--env.max_steps", "7")
+    assert max(report["lengths"]) == 7 and report["env_kwargs"] == {"max_steps": 7}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (["--checkpoint", "lates"], 2, "Did you mean 'latest'"),
+        (["--checkpoint", "1"], 1, "the nearest"),
+        (["--episodes", "0"], 2, "at least 1"),
+        (["--seed", "-1"], 2, "negative"),
+        (["--episods", "3"], 2, "--episodes"),
+        (["--json", "no/such/folder/x.json"], 1, "No such file"),
+    ],
+)
+def test_wrong_calls_of_eval_are_one_message(
+    arguments: list[str], code: int, part: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(
+            [
+                "eval",
+                "latest",
+                "--runs",
+                str(runs),
+                *(arguments if "--episodes" in arguments else ["--episodes", "2", *arguments]),
+            ]
+        )
+        == code
+    )
+    out, err = capsys.readouterr()
+    assert part in err and "Traceback" not in err and out == ""
+
+
+def test_a_run_that_is_not_there_gets_the_nearest_name(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = fugu.Run("latest", trained).folder.name
+    assert main(["eval", name[:-1], "--runs", str(trained)]) == 2
+    assert name in capsys.readouterr().err

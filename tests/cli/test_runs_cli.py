@@ -1,0 +1,113 @@
+"""``fugu runs``: the table, the JSON, and every state a run can be in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fugu
+from fugu.cli.main import main
+from fugu.cli.runs import _count, _span
+from fugu.config import to_toml
+from fugu.run import store
+
+
+def listed(capsys: pytest.CaptureFixture[str], runs: Path) -> list[dict]:
+    assert main(["runs", "--runs", str(runs), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_runs_are_listed_newest_first_with_what_they_came_to(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = listed(capsys, runs)
+    assert [row["name"] for row in rows] == [folder.name for folder in reversed(store.runs(runs))]
+    metrics = fugu.Run("latest", runs).metrics()
+    returns = [line["episode/return"] for line in metrics if "episode/return" in line]
+    newest = rows[0]
+    assert newest["env"] == "cartpole" and newest["state"] == "done" and newest["problem"] is None
+    assert newest["steps"] == metrics[-1]["steps"] and newest["steps_asked"] == 20_000
+    assert newest["last_return"] == returns[-1] and newest["best_return"] == max(returns)
+    assert newest["steps_per_second"] > 0 and 0 <= newest["age"] < 600
+    assert main(["runs", "--runs", str(runs)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and lines[1].startswith(newest["name"]) and "done" in lines[1] and "20k" in lines[1]
+
+
+def test_speed_is_over_the_whole_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = store.find("latest", runs)
+    lines = [
+        {"updates": 1, "steps": 100, "time/steps_per_second": 100},
+        {"updates": 2, "steps": 400, "time/steps_per_second": 50},
+    ]
+    folder.timing.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert listed(capsys, runs)[0]["steps_per_second"] == pytest.approx(400 / 7)  # 1 s, then 6 s
+
+
+def test_a_run_with_steps_left_is_interrupted_and_one_at_its_target_is_done(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = fugu.Run("latest", runs)
+    run.folder.config.write_text(to_toml(run.with_config({"steps": 1_000_000})))
+    assert listed(capsys, runs)[0]["state"] == "interrupted"
+    run.folder.config.write_text(to_toml(run.with_config({"steps": 1_000_000, "target": 1.0})))
+    assert listed(capsys, runs)[0]["state"] == "done"
+    run.folder.config.write_text(to_toml(run.with_config({"steps": 1_000_000, "target": 499.0})))
+    assert listed(capsys, runs)[0]["state"] == "interrupted"
+
+
+def test_a_run_that_another_process_trains_is_running(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = store.find("latest", runs)
+    code = (
+        "import sys; from pathlib import Path; from fugu.run.store import RunFolder\n"
+        "with RunFolder(Path(sys.argv[1])).lock():\n    print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(folder.path)], stdin=-1, stdout=-1, text=True) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        assert [row["state"] for row in listed(capsys, runs)] == ["running", "done"]
+        with pytest.raises(store.RunError), folder.lock():  # asking has not taken it away
+            pass
+        holder.communicate("")
+    assert [row["state"] for row in listed(capsys, runs)] == ["done", "done"]
+
+
+@pytest.mark.parametrize("damage", ["weights", "manifest", "config", "metrics", "no config"])
+def test_a_damaged_run_is_listed_with_what_is_wrong(damage: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = store.find("latest", runs)
+    newest = max(folder.checkpoints.glob("step_*"))
+    file = {
+        "weights": newest / "policy.safetensors",
+        "manifest": newest / "MANIFEST.json",
+        "config": folder.config,
+        "metrics": folder.metrics,
+        "no config": folder.config,
+    }[damage]
+    if damage == "no config":
+        file.unlink()
+    else:
+        file.write_bytes(b"[[[\n")
+    rows = listed(capsys, runs)
+    assert [row["state"] for row in rows] == ["damaged", "done"] and file.name in rows[0]["problem"]
+    assert main(["runs", "--runs", str(runs)]) == 0
+    assert file.name in capsys.readouterr().out
+
+
+def test_an_empty_folder_says_how_to_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "--runs", str(tmp_path)]) == 0
+    assert "fugu train" in capsys.readouterr().out
+    assert listed(capsys, tmp_path) == []
+
+
+def test_numbers_are_short() -> None:
+    assert [_count(n) for n in (None, 0, 999, 1234, 20_000, 999_999, 3_210_000_000)] == [
+        "-",
+        "0",
+        "999",
+        "1.23k",
+        "20k",
+        "1000k",
+        "3.21G",
+    ]
+    assert [_span(s) for s in (-1, 90, 150, 7200, 200_000)] == ["0 s", "90 s", "2 min", "2 h", "2 d"]
