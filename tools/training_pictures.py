@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from fugu.run.board import board
 from fugu.run.curves import plot
 from fugu.run.dashboard import Dashboard
 
-IMAGES = Path(__file__).parent.parent / "docs/images"
+IMAGES = Path(__file__).resolve().parent.parent / "docs/images"
 WIDTH, HEIGHT = 100, 24
 SEEDS = 5
 
@@ -34,24 +35,27 @@ class Photographer(Dashboard):
             Photographer.lines = [Text.assemble(*line) for line in shown]
 
 
-def dashboard(runs: str) -> None:
+def dashboard() -> None:
     fugu.run.train.Dashboard = Photographer  # type: ignore[misc]
-    fugu.train("breakout", steps=4_000_000, runs=runs)
+    fugu.train("breakout", steps=4_000_000)
     fugu.run.train.Dashboard = Dashboard  # type: ignore[misc]
     assert Photographer.lines is not None
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=WIDTH, file=nowhere, force_terminal=True, highlight=False)
         for line in Photographer.lines:
             console.print(line)
-        console.save_svg(str(IMAGES / "dashboard.svg"), title="fugu train breakout", clear=False)
+        picture = console.export_svg(title="fugu train breakout")
+    picture = re.sub(r"@font-face\s*{.*?}", "", picture, flags=re.DOTALL)  # nothing is to be fetched for a picture
+    (IMAGES / "dashboard.svg").write_text(picture)
 
 
-def curves(runs: str) -> None:
-    done = [fugu.train("cartpole", seed=seed, runs=runs) for seed in range(SEEDS)]
+def curves() -> None:
+    done = [fugu.train("cartpole", seed=seed) for seed in range(SEEDS)]
     plot([run.folder for run in done], IMAGES / "curves.svg", smooth=3)
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        dashboard(folder)
-        curves(folder)
+        os.chdir(folder)  # so that the runs are called runs/...
+        dashboard()
+        curves()

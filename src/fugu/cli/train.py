@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,7 +93,7 @@ def _parse(argv: list[str], start: TrainConfig) -> TrainConfig:
 
 
 def _interrupted(end: Interrupted) -> int:
-    console().print(str(end), soft_wrap=True)
+    console().print(str(end).replace("fugu train", f"{_program()} train"), soft_wrap=True)
     return 128 + end.signal
 
 
@@ -99,13 +102,20 @@ def _next_commands(run: Run) -> int:
     last = next((row["episode/return"] for row in reversed(run.metrics()) if "episode/return" in row), None)
     out = console()
     out.print(f"\ndone: {run.path}" + (f", mean return {last:.1f}" if last is not None else "") + ". Next:")
+    program = _program()
     commands = (
-        (f"fugu eval {run.path}", "how good is it, over 100 episodes"),
-        (f"fugu video {run.path}", "see it play"),
-        (f"fugu plot {run.path}", "the curves of the training"),
-        (f"fugu train --resume {run.path} --steps {2 * run.config.steps}", "train on"),
+        (f"{program} eval {run.path}", "how good is it, over 100 episodes"),
+        (f"{program} video {run.path}", "see it play"),
+        (f"{program} plot {run.path}", "the curves of the training"),
+        (f"{program} train --resume {run.path} --steps {2 * run.config.steps}", "train on"),
     )
     width = max(len(command) for command, _ in commands)
     for command, what in commands:
         out.print(f"  {command:{width}}  # {what}", soft_wrap=True)
     return 0
+
+
+def _program() -> str:
+    """How this program can be called from here: ``fugu``, or by its path where that would not be found (``make train``)."""
+    path = sys.argv[0]
+    return "fugu" if shutil.which("fugu") or not path.endswith("fugu") else os.path.relpath(path)
