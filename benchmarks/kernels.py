@@ -1,77 +1,58 @@
-"""Claims about the CPU kernels of PPO, beside torch: python benchmarks/kernels.py [--out FILE] [--threads 2] [--repeats 9]
+"""Claims about the CPU kernels of PPO, beside torch: python benchmarks/kernels.py [CASE...] [--out FILE]
 
 Each kernel of `fugu.policy.kernels` against its torch reference on the same data: the MLPs 4-64-64 and 118-128 forward and backward
 over 32,768 rows and forward alone over 4,096; the LSTM-128 with 118 inputs over 512 sequences of 64 rows, forward and backward, and
 a single step of 2,048 rows, beside torch's own `nn.LSTM` too; sampling from and the PPO loss of 4 choices over 32,768 rows. Beside
-them the sgemm rate of torch on the same cores, which the rates of MLP and LSTM are shares of. Times are milliseconds.
+them the sgemm rate of torch on the same cores, which the rates of MLP and LSTM are shares of. Times are milliseconds, on one and on
+two threads, in a process that keeps its freed memory. torch's threads wait for each other at every operation: its figures for two
+threads mean something only on two idle cores, so the machine's load before each case is reported too.
 """
 
 from __future__ import annotations
 
-import argparse
+import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fugu.policy import kernels
-from harness import Result, alternate, microseconds, ratio, report
+from harness import Result, alternate, main, microseconds, ratios, summaries
 
 Call = Callable[[], Any]
+SGEMM_FLOPS = 2 * 512**3
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", help="claims whose name contains this")
-    parser.add_argument("--out", help="also write the JSON here")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+def compare(contestants: Callable[..., tuple[dict[str, Call], float]], *sizes: Any, repeats: int) -> dict[str, Any]:
     torch.manual_seed(0)
-    claims = {
-        "mlp 4-64-64, 32768 rows, forward and backward": lambda: mlp(32768, (4, 64, 64), backward=True),
-        "mlp 4-64-64, 4096 rows, forward": lambda: mlp(4096, (4, 64, 64), backward=False),
-        "mlp 118-128, 32768 rows, forward and backward": lambda: mlp(32768, (118, 128), backward=True),
-        "mlp 118-128, 4096 rows, forward": lambda: mlp(4096, (118, 128), backward=False),
-        "lstm-128 of 118, 512 x 64, forward and backward": lambda: lstm(512, 64, backward=True),
-        "lstm-128 of 118, 2048 x 1, forward": lambda: lstm(2048, 1, backward=False),
-        "sample of 4, 32768 rows": lambda: sample(32768, 4),
-        "ppo loss of 4, 32768 rows, forward and backward": lambda: ppo_loss(32768, 4),
-    }
-    results: dict[str, Any] = {"threads": options.threads}
-    for name, claim in claims.items():
-        if options.only is None or options.only in name:
-            results[name] = compare(*claim(), options.repeats)
-    report("kernels", results, options.out)
-
-
-def compare(calls: dict[str, Call], flops: float, repeats: int) -> dict[str, Any]:
-    """Milliseconds of each call; its ratio to ours; and, where the work is mostly products, the rate and its share of sgemm's."""
+    kernels.keep_freed_memory()
+    calls, flops = contestants(*sizes)
     if flops:
         calls = {**calls, "sgemm": sgemm()}
-    results = alternate({name: (lambda call=call: milliseconds(call)) for name, call in calls.items()}, repeats)
-    record: dict[str, Any] = {
-        "ms": {name: result.summary() for name, result in results.items()},
-        "ratios": {f"{name} / fugu": ratio(results, name, "fugu") for name in calls if name not in ("fugu", "sgemm")},
-    }
+    record: dict[str, Any] = {"load": os.getloadavg()[0]}
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        record[f"threads {threads}"] = measure(calls, flops, repeats)
+    return record
+
+
+def measure(calls: dict[str, Call], flops: float, repeats: int) -> dict[str, Any]:
+    """Milliseconds of each call; its ratio to ours; and, where the work is mostly products, the rate and its share of sgemm's."""
+    results = alternate({name: partial(milliseconds, call) for name, call in calls.items()}, repeats)
+    others = [name for name in calls if name not in ("fugu", "sgemm")]
+    record: dict[str, Any] = {"ms": summaries(results), "ratios": ratios(results, [(name, "fugu") for name in others])}
     if flops:
-        rates = {
-            "fugu": Result([flops / time / 1e6 for time in results["fugu"].values]),
-            "sgemm": Result([SGEMM_FLOPS / time / 1e6 for time in results["sgemm"].values]),
-        }
-        record["gflops"] = {name: result.summary() for name, result in rates.items()}
-        record["share_of_sgemm"] = ratio(rates, "fugu", "sgemm")
+        work = {"fugu": flops, "sgemm": SGEMM_FLOPS}
+        rates = {name: Result([count / time / 1e6 for time in results[name].values]) for name, count in work.items()}
+        record |= {"gflops": summaries(rates), "share": ratios(rates, [("fugu", "sgemm")])}
     return record
 
 
 def milliseconds(call: Call) -> float:
     once = microseconds(call, 1)
     return microseconds(call, max(2, round(30_000 / once))) / 1000
-
-
-SGEMM_FLOPS = 2 * 512**3
 
 
 def sgemm() -> Call:
@@ -148,5 +129,16 @@ def ppo_loss(rows: int, choices: int) -> tuple[dict[str, Call], float]:
     return calls, 0
 
 
+CASES = {
+    "mlp-4-64-64-train": partial(compare, mlp, 32768, (4, 64, 64), True),
+    "mlp-4-64-64-infer": partial(compare, mlp, 4096, (4, 64, 64), False),
+    "mlp-118-128-train": partial(compare, mlp, 32768, (118, 128), True),
+    "mlp-118-128-infer": partial(compare, mlp, 4096, (118, 128), False),
+    "lstm-train": partial(compare, lstm, 512, 64, True),
+    "lstm-step": partial(compare, lstm, 2048, 1, False),
+    "sample": partial(compare, sample, 32768, 4),
+    "ppo-loss": partial(compare, ppo_loss, 32768, 4),
+}
+
 if __name__ == "__main__":
-    main()
+    main("kernels", __doc__, CASES, repeats=9)

@@ -1,8 +1,8 @@
 """Do the presets learn? Trains every environment with several seeds, one process per run, and evaluates the final policies.
 
-    python benchmarks/learning.py                                  # the native environments, five seeds each
-    python benchmarks/learning.py cartpole CartPole-v1 --seeds 3 --jobs 2
-    python benchmarks/learning.py pong --set learning_rate=3e-3 --set hidden=[128]
+python benchmarks/learning.py                                  # the native environments, five seeds each
+python benchmarks/learning.py cartpole CartPole-v1 --seeds 3 --jobs 2
+python benchmarks/learning.py pong --set learning_rate=3e-3 --set hidden=[128]
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def train_one(env: str, seed: int, changes: dict[str, object], episodes: int) ->
 
 
 def in_process(job: tuple[str, int, dict[str, object], int]) -> dict[str, object]:
-    script = "import json, sys; from benchmarks.learning import train_one; print(json.dumps(train_one(*json.loads(sys.argv[1]))))"
+    script = (
+        "import json, sys; from benchmarks.learning import train_one; print(json.dumps(train_one(*json.loads(sys.argv[1]))))"
+    )
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
     done = subprocess.run([sys.executable, "-c", script, json.dumps(job)], capture_output=True, text=True, env=environment)
     if done.returncode:

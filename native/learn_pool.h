@@ -49,7 +49,9 @@ class Crew {
     invited_.notify_all();
     take_shares();
     invited_.store(0);  // a helper that is not active by now never enters this job
-    while (active_.load() != 0) pause_briefly();
+    // On a busy machine the last helper may have lost its core: sleeping lends it this one.
+    spin_until([this] { return active_.load() == 0; });
+    for (int left; (left = active_.load()) != 0;) active_.wait(left);
   }
 
  private:
@@ -68,8 +70,7 @@ class Crew {
 
   void serve() {
     for (;;) {
-      const double until = now_us() + kSpinMicroseconds;
-      while (invited_.load() == 0 && now_us() < until) pause_briefly();
+      spin_until([this] { return invited_.load() != 0; });
       invited_.wait(0);
       // Active first, then the invitation: who holds an invitation has been seen by the caller that withdraws the rest.
       active_.fetch_add(1);
@@ -77,8 +78,14 @@ class Crew {
       while (left > 0 && !invited_.compare_exchange_weak(left, left - 1)) {
       }
       if (left > 0) take_shares();
-      active_.fetch_sub(1);
+      if (active_.fetch_sub(1) == 1) active_.notify_all();
     }
+  }
+
+  template <typename Ready>
+  static void spin_until(const Ready& ready) {
+    const double until = now_us() + kSpinMicroseconds;
+    while (!ready() && now_us() < until) pause_briefly();
   }
 
   const pid_t owner_ = getpid();

@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import functools
 import inspect
+import itertools
 import textwrap
 import tomllib
 import types
@@ -70,9 +71,7 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
                 by_path[(*path, *find_field(field_type(type(config), path), inner))] = inner_value
         else:
             by_path[path] = value
-    for path, value in by_path.items():
-        config = _replaced(config, path, value)
-    return config
+    return _replaced(config, by_path)
 
 
 def find_field(kind: type, name: str) -> tuple[str, ...]:
@@ -97,8 +96,8 @@ def field_paths(kind: type) -> tuple[tuple[str, ...], ...]:
         if name not in {f.name for f in dataclasses.fields(kind)}:
             continue
         paths.append((name,))
-        if dataclasses.is_dataclass(hint):
-            paths += [(name, *path) for path in field_paths(hint)]  # type: ignore[arg-type]
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            paths += [(name, *path) for path in field_paths(hint)]
     return tuple(paths)
 
 
@@ -107,7 +106,7 @@ def field_help(kind: type) -> dict[str, str]:
     """Field -> the string under it."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
     found = {}
-    for statement, after in zip(body, body[1:], strict=False):
+    for statement, after in itertools.pairwise(body):
         if isinstance(statement, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
             found[statement.target.id] = " ".join(str(after.value.value).split())  # type: ignore[union-attr]
     return found
@@ -116,7 +115,8 @@ def field_help(kind: type) -> dict[str, str]:
 def _fill(table: Any, config: Any) -> None:
     import tomlkit
 
-    helps = field_help(type(config))
+    kind: Any = type(config)
+    helps = field_help(kind)
     values = [(f.name, getattr(config, f.name)) for f in dataclasses.fields(config)]
     for name, value in values:
         if value is None or dataclasses.is_dataclass(value):
@@ -175,13 +175,19 @@ def field_type(kind: type, path: tuple[str, ...]) -> Any:
     return kind
 
 
-def _replaced(config: Any, path: tuple[str, ...], value: Any) -> Any:
-    name, *rest = path
-    if rest:
-        value = _replaced(getattr(config, name), tuple(rest), value)
-    elif isinstance(value, list) and _is_tuple(typing.get_type_hints(type(config))[name]):
-        value = tuple(value)
-    return dataclasses.replace(config, **{name: value})
+def _replaced(config: Any, changes: Mapping[tuple[str, ...], Any]) -> Any:
+    """All at once, as fields are checked against each other."""
+    hints = typing.get_type_hints(type(config))
+    values: dict[str, Any] = {}
+    inner: dict[str, dict[tuple[str, ...], Any]] = {}
+    for (name, *rest), value in changes.items():
+        if rest:
+            inner.setdefault(name, {})[tuple(rest)] = value
+        else:
+            values[name] = tuple(value) if isinstance(value, list) and _is_tuple(hints[name]) else value
+    for name, parts in inner.items():
+        values[name] = _replaced(values.get(name, getattr(config, name)), parts)
+    return dataclasses.replace(config, **values)
 
 
 def _is_tuple(hint: Any) -> bool:

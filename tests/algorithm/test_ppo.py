@@ -236,7 +236,7 @@ def test_every_segment_is_seen_once_per_epoch():
     seen = [part["reward"][:, 0].tolist() for part in minibatches(batch, 4, 2, torch.Generator().manual_seed(0))]
     assert len(seen) == 8 and all(len(part) == 3 for part in seen)
     for epoch in (seen[:4], seen[4:]):
-        assert sorted(sum(epoch, [])) == list(range(12))
+        assert sorted(x for part in epoch for x in part) == list(range(12))
     assert seen[:4] != seen[4:]
 
 
@@ -267,7 +267,9 @@ def test_value_scale_goes_there_and_back():
     torch.testing.assert_close(scale.real(scaled), target, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("field, value", [("gamma", 1.5), ("clip", 0.0), ("entropy_coef", -1.0), ("target_kl", 0.0), ("lam", math.nan)])
+@pytest.mark.parametrize(
+    "field, value", [("gamma", 1.5), ("clip", 0.0), ("entropy_coef", -1.0), ("target_kl", 0.0), ("lam", math.nan)]
+)
 def test_impossible_settings_are_refused_by_name(field, value):
     with pytest.raises(ConfigError, match=f"ppo.{field}="):
         PPOConfig(**{field: value})

@@ -116,13 +116,54 @@ def test_in_a_terminal_a_policy_is_drawn_until_q(trained: Path) -> None:
 def test_keys_decide_what_an_environment_gets() -> None:
     code, written, same = play(["password", "--env.password", "22"], send=[b"0", b"1", b"x", b"1", b"0", b"1", b"q"])
     assert code == 0 and same
-    assert b"step 5   reward 1   return 1   episode over" in written  # 01101 is what opens the lock; x is no action
+    assert b"episode 1   step 5   reward 1   return 1   episode over" in written  # 01101 is what opens the lock; x is no action
 
 
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_leaves_the_terminal_as_it_was(number: int, expected: int) -> None:
     code, written, same = play(["cartpole"], stop=number)
     assert code == expected and same and b"\x1b[?25h\x1b[?1049l" in written[-200:] and b"Traceback" not in written
+
+
+def test_a_terminal_that_goes_away_ends_it_without_a_traceback() -> None:
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fugu", "play", "cartpole"], stdin=slave, stdout=slave, stderr=subprocess.PIPE
+    )
+    os.close(slave)
+    written = b""
+    while b"q quits" not in written:
+        written += os.read(master, 1 << 16)
+    os.close(master)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 129 and err == b""
+
+
+def test_ctrl_z_gives_the_terminal_back_for_as_long_as_it_sleeps() -> None:
+    master, slave = pty.openpty()
+    before = termios.tcgetattr(slave)
+    process = subprocess.Popen([sys.executable, "-m", "fugu", "play", "cartpole"], stdin=slave, stdout=slave, stderr=slave)
+
+    def until(part: bytes) -> None:
+        written = b""
+        while part not in written:
+            assert select.select([master], [], [], 20)[0]
+            written += os.read(master, 1 << 16)
+
+    until(b"q quits")
+    assert termios.tcgetattr(slave) != before
+    process.send_signal(signal.SIGTSTP)
+    until(b"\x1b[?1049l")
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    assert termios.tcgetattr(slave) == before
+    process.send_signal(signal.SIGCONT)
+    until(b"q quits")
+    assert termios.tcgetattr(slave) != before
+    os.write(master, b"q")
+    until(b"\x1b[?1049l")
+    assert process.wait(20) == 0 and termios.tcgetattr(slave) == before
+    os.close(master)
+    os.close(slave)
 
 
 def test_keys_are_told_apart() -> None:

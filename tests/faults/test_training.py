@@ -38,7 +38,12 @@ class Slow(gymnasium.Env):
 
 def fugu(*arguments: str, cwd: Path, **settings) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "fugu", *arguments], cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings
+        [sys.executable, "-m", "fugu", *arguments],
+        cwd=cwd,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **settings,
     )
 
 
@@ -95,7 +100,9 @@ def test_a_killed_and_resumed_run_writes_the_same_metrics(env, extra, tmp_path):
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_names_the_way_on(number, code, tmp_path):
     process = fugu("train", "cartpole", *FAST, "--steps", "1e9", cwd=tmp_path)
-    wait_for(lambda: list(tmp_path.glob("runs/*/metrics.jsonl")) and only_run(tmp_path).joinpath("metrics.jsonl").stat().st_size)
+    wait_for(
+        lambda: list(tmp_path.glob("runs/*/metrics.jsonl")) and only_run(tmp_path).joinpath("metrics.jsonl").stat().st_size
+    )
     began = time.monotonic()
     process.send_signal(number)
     status, said = finish(process, 5)

@@ -80,7 +80,9 @@ def test_policy_and_value_share_nothing_when_told_so() -> None:
     first = torch.zeros(3, dtype=torch.bool)
     policy(random_rows(policy, 3), None, first).value.sum().backward()
     touched = {
-        name.removeprefix("net.").removesuffix(".weight").removesuffix(".bias").split(".layers")[0] for name, weight in policy.named_parameters() if weight.grad is not None and weight.grad.any()
+        name.removeprefix("net.").removesuffix(".weight").removesuffix(".bias").split(".layers")[0]
+        for name, weight in policy.named_parameters()
+        if weight.grad is not None and weight.grad.any()
     }
     assert touched == {"value_trunk", "heads.1"}
 

@@ -294,6 +294,17 @@ def test_ppo_loss_of_one_row_by_hand(instructions):
     assert loss.item() == pytest.approx(-2.4 + 0.25 * 2 - 0.1 * math.log(2), rel=1e-6)
 
 
+def test_going_back_again_adds_the_same_gradients(instructions):
+    (logits, value), rest, mask = ppo_case(50, 4)
+    logits.requires_grad_()
+    loss, _ = kernels.ppo_loss_categorical(logits, value, *rest, action_mask=mask, **SETTINGS)
+    loss.backward(retain_graph=True)
+    once = logits.grad.clone()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    torch.testing.assert_close(logits.grad, 3 * once)
+
+
 def test_rows_without_weight_give_nothing_even_if_they_are_nan(instructions):
     tensors, rest, mask = ppo_case(50, 4, masked=True)
     kept = torch.arange(50) % 3 != 0

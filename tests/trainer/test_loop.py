@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 import pytest
@@ -47,10 +48,8 @@ def train(config: TrainConfig, folder=None, resume=None, updates=10**9):
             if len(seen) == updates:
                 raise KeyboardInterrupt  # as abrupt as a kill: nothing is saved
 
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             trainer.run(report, Interrupt())
-        except KeyboardInterrupt:
-            pass
         return seen, {name: p.detach().clone() for name, p in trainer.algorithm.modules["policy"].state_dict().items()}
     finally:
         trainer.source.vec.close()
@@ -69,7 +68,12 @@ CASES = {
     "process": {"env": "CartPole-v1", "vector": VectorConfig(num_envs=16, backend="process", num_workers=2)},
     "pipelined native": {"vector": VectorConfig(num_envs=16, batch_size=4)},
     "muon": {"optimizer": OptimizerConfig(name="muon")},
-    "continuous": {"env": "continuous", "ppo": dataclasses.replace(EVERYTHING, priority=0.0, vtrace=False), "passes": 2, "steps": 2 * BASE.steps},
+    "continuous": {
+        "env": "continuous",
+        "ppo": dataclasses.replace(EVERYTHING, priority=0.0, vtrace=False),
+        "passes": 2,
+        "steps": 2 * BASE.steps,
+    },
     "multi-agent": {"env": "snake", "vector": VectorConfig(num_envs=2)},
 }
 
@@ -135,7 +139,7 @@ def _waiting(trainer) -> int:
 
 def test_the_best_checkpoint_is_kept_apart(tmp_path):
     config = dataclasses.replace(BASE, steps=100 * 128, checkpoint=CheckpointConfig(every=10, keep=1))
-    seen, _ = train(config, tmp_path)
+    train(config, tmp_path)
     best = checkpoint.load(checkpoint.find(tmp_path, "best"))
     assert best.state["best"] is not None
     assert len(checkpoint.steps(tmp_path)) <= 2

@@ -19,7 +19,7 @@ Metrics = dict[str, Tensor]
 
 
 class Algorithm(Protocol):
-    modules: Mapping[str, nn.Module]
+    modules: dict[str, nn.Module]
     """everything with weights or statistics that a checkpoint must hold; ``policy`` is what acts"""
 
     def act(

@@ -7,7 +7,7 @@ what masked rows hold, be it NaN, reaches neither the loss nor a gradient.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ def ppo_loss(
 
     For one categorical choice on a CPU a native kernel computes loss and gradients in one pass (``policy/kernels.py``).
     """
-    settings = {"clip": clip, "value_clip": value_clip, "value_coef": value_coef, "entropy_coef": entropy_coef}
+    settings: Any = {"clip": clip, "value_clip": value_clip, "value_coef": value_coef, "entropy_coef": entropy_coef}
     columns = (old_logprob, advantage, old_value, value_target, weight)
     if distribution.heads == distribution.dims == 1 and can_use_native(params, value, *columns):
         total, sums = ppo_loss_categorical(params, value, action[:, 0], *columns, action_mask=action_mask, **settings)

@@ -37,9 +37,7 @@ class PPO:
         self.entropy_coef = config.entropy_coef
 
     @torch.inference_mode()
-    def act(
-        self, obs: Tensor, state: Tensor | None, first: Tensor, action_mask: Tensor | None, *, greedy: bool = False
-    ) -> Act:
+    def act(self, obs: Tensor, state: Tensor | None, first: Tensor, action_mask: Tensor | None, *, greedy: bool = False) -> Act:
         out = self.policy(obs, state, first)
         distribution = self.policy.distribution
         if greedy:
@@ -147,8 +145,8 @@ class PPO:
 def priorities(advantage: Tensor, mask: Tensor, power: float, correction: float) -> tuple[Tensor, Tensor]:
     """How likely each segment is drawn, and what one that was drawn counts for (Schaul et al. 2016, arXiv:1511.05952).
 
-    A segment's priority is the mean of ``|advantage|`` over its unmasked rows, to ``power``. The importance ``(n p)^-correction`` takes the
-    bias of drawing by it back, wholly at 1; it is scaled so that none is above 1. Both are ``[segments]``.
+    A segment's priority is the mean of ``|advantage|`` over its unmasked rows, to ``power``. The importance ``(n p)^-correction``
+    takes the bias of drawing by it back, wholly at 1; it is scaled so that none is above 1. Both are ``[segments]``.
     """
     rows = mask.sum(1)
     size = (advantage.abs() * mask).sum(1) / rows.clamp(min=1)

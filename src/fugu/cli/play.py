@@ -200,8 +200,8 @@ def _show(screen: Screen, scene: Scene, title: str, hint: str) -> None:
     moment, picture = scene.moment, _picture(scene)
     end = "   episode over" if moment.over else ""
     lines = [
-        f"{title}   episode {moment.episode}, step {moment.step}   reward {moment.reward:g}   return {moment.total:g}{end}",
-        hint,
+        f"episode {moment.episode}   step {moment.step}   reward {moment.reward:g}   return {moment.total:g}{end}",
+        f"{hint}   ({title})",
     ]
     screen.show(picture, lines if picture is not None else [_observation(scene), *lines])
 

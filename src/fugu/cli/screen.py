@@ -5,9 +5,9 @@ Each character cell shows two pixels, one above the other: the upper half block 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
-import shutil
 import signal
 import sys
 import termios
@@ -21,6 +21,8 @@ import numpy as np
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"
 """the terminal's second page, without a cursor, cleared"""
 LEAVE = "\x1b[0m\x1b[?25h\x1b[?1049l"
+GONE = 128 + signal.SIGHUP
+"""exit code when the terminal is gone"""
 ESCAPES = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left"}
 ESCAPES |= {"\x1bO" + key[-1]: name for key, name in ESCAPES.items()}  # what some terminals send instead
 
@@ -50,7 +52,7 @@ class Screen:
 
     def show(self, picture: np.ndarray | None, lines: list[str]) -> None:
         """The picture, as large as fits, with ``lines`` of text under it. One write, so that nothing flickers."""
-        columns, rows = shutil.get_terminal_size()
+        columns, rows = _size()
         text = [f"{line[: columns - 1]}\x1b[K" for line in lines]
         drawn = [] if picture is None else half_blocks(fit(picture, columns, 2 * max(1, rows - len(lines) - 1)))
         self._write("\x1b[H" + "\x1b[K\n".join([*drawn, *text]) + "\x1b[0m\x1b[J")
@@ -67,9 +69,12 @@ class Screen:
             ready, _, _ = select.select([sys.stdin], [], [], max(0.0, left))
             if not ready:
                 return pressed
-            data = os.read(sys.stdin.fileno(), 256).decode(errors="ignore")
-            if not data:  # the terminal is gone
-                return ["q"]
+            try:
+                data = os.read(sys.stdin.fileno(), 256).decode(errors="ignore")
+            except OSError:
+                data = ""
+            if not data:
+                raise SystemExit(GONE)
             pressed += split_keys(data)
 
     def wait(self) -> str:
@@ -85,12 +90,12 @@ class Screen:
         self._write(ENTER)
 
     def _close(self) -> None:
-        try:
+        with contextlib.suppress(SystemExit):  # a terminal that is gone needs no restoring
             self._write(LEAVE)
-        finally:
-            if self._settings is not None:
+        if self._settings is not None:
+            with contextlib.suppress(termios.error):
                 termios.tcsetattr(sys.stdin, termios.TCSANOW, self._settings)
-                self._settings = None
+            self._settings = None
 
     def _sleep(self, number: int, frame: FrameType | None) -> None:
         self._close()
@@ -98,8 +103,22 @@ class Screen:
         self._open()  # someone said fg
 
     def _write(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        """Past Python's buffer, which would complain of a terminal that is gone once more at the end."""
+        data = text.encode()
+        try:
+            while data:
+                data = data[os.write(sys.stdout.fileno(), data) :]
+        except OSError:
+            raise SystemExit(GONE) from None
+
+
+def _size() -> tuple[int, int]:
+    """Columns and rows of the terminal itself, whatever COLUMNS says; a terminal that does not know is taken for a common one."""
+    try:
+        columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    except OSError:
+        return 80, 24
+    return columns or 80, rows or 24
 
 
 def split_keys(data: str) -> list[str]:

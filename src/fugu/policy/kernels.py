@@ -315,8 +315,10 @@ class _PpoLossCategorical(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        grad_logits, grad_value = ctx.saved_tensors
-        return grad_logits * grad_loss, grad_value * grad_loss, *[None] * 11
+        grads = ctx.saved_tensors
+        if grad_loss.item() != 1.0:
+            grads = tuple(grad * grad_loss for grad in grads)
+        return *grads, *[None] * 11
 
 
 # Memory ----------------------------------------------------------------------------------------------------------------------------
@@ -326,7 +328,8 @@ def keep_freed_memory() -> bool:
     """From now on this process keeps freed memory for its next requests instead of giving it back to the system.
 
     Activations and gradients of a minibatch are tens of megabytes, allocated and freed at every update; fetching their pages anew
-    costs up to as much as computing what they hold. For a process that trains: it grows to a few times what it needs at once, and never shrinks. False: not possible here.
+    costs up to as much as computing what they hold. For a process that trains: it grows to a few times what it needs at once, and
+    never shrinks. False: not possible here.
     """
     return native is not None and native.keep_freed_memory()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ VALUE_GAIN = 1.0
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv1d, nn.Conv2d)
 
+
 class MLP(nn.Module):
     """``[rows, size_in]`` -> ``[rows, hidden[-1]]``, an activation after every layer; without layers the input itself."""
 
@@ -24,7 +26,7 @@ class MLP(nn.Module):
         super().__init__()
         self.activation = activation
         sizes = [size_in, *hidden]
-        self.layers = nn.ModuleList(orthogonal(nn.Linear(i, o)) for i, o in zip(sizes, sizes[1:], strict=False))
+        self.layers = nn.ModuleList(orthogonal(nn.Linear(i, o)) for i, o in pairwise(sizes))
 
     def forward(self, x: Tensor, head: nn.Linear | None = None) -> Tensor:
         """With ``head``, a last layer without activation follows in the same pass."""
@@ -33,7 +35,7 @@ class MLP(nn.Module):
             return x
         weights, biases = [layer.weight for layer in linear], [layer.bias for layer in linear]
         last = None if head is None else "none"
-        return mlp(x, weights, biases, self.activation, last=last)  # type: ignore[arg-type]
+        return mlp(x, weights, biases, self.activation, last=last)
 
 
 def orthogonal(layer: Layer, gain: float = HIDDEN_GAIN) -> Layer:

@@ -56,9 +56,9 @@ class DefaultNet(nn.Module):
         """``decode(encode(obs))``, layers and heads in one pass."""
         features = self.encoder(leaves(obs))
         if self.value_trunk is None:
-            return self._split(self.trunk(features, self.heads[0]))  # type: ignore[arg-type]
-        params = self.trunk(features, self.heads[0])  # type: ignore[arg-type]
-        return self._with_std(params), self.value_trunk(features, self.heads[1]).squeeze(-1)  # type: ignore[arg-type]
+            return self._split(self.trunk(features, self.heads[0]))
+        params = self.trunk(features, self.heads[0])
+        return self._with_std(params), self.value_trunk(features, self.heads[1]).squeeze(-1)
 
     def _split(self, out: Tensor) -> tuple[Tensor, Tensor]:
         return self._with_std(out[..., :-1]), out[..., -1]

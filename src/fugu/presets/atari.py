@@ -1,9 +1,32 @@
-"""Settings for atari environments."""
+"""Atari through ale-py, in the settings every paper uses (Machado et al. 2018, arXiv:1709.06009): frames of 84 x 84 grey pixels,
+four of them stacked, each action held for four frames."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
-from fugu.trainer.config import TrainConfig
+from fugu.algorithm.config import PPOConfig
+from fugu.policy.config import PolicyConfig
+from fugu.trainer.config import OptimizerConfig, TrainConfig
+from fugu.vector.config import VectorConfig
 
-PRESETS: Mapping[str, Callable[[], TrainConfig]] = {}
+GAMES = ("Pong", "Breakout", "Seaquest", "SpaceInvaders", "Qbert", "BeamRider", "MsPacman", "Enduro")
+
+
+def _atari(game: str) -> TrainConfig:
+    return TrainConfig(
+        env="fugu.envs.atari:make",
+        env_kwargs={"game": game},
+        steps=10_000_000,
+        horizon=128,
+        minibatch=256,
+        epochs=4,
+        vector=VectorConfig(num_envs=8),
+        policy=PolicyConfig(hidden=(512,), activation="relu"),
+        ppo=PPOConfig(clip=0.1, entropy_coef=0.01, reward_clip=1.0),
+        optimizer=OptimizerConfig(learning_rate=2.5e-4),
+    )
+
+
+PRESETS: Mapping[str, Callable[[], TrainConfig]] = {f"ALE/{game}-v5": partial(_atari, f"ALE/{game}-v5") for game in GAMES}

@@ -41,6 +41,15 @@ def _classic(env: str, **changes: Any) -> TrainConfig:
     return TrainConfig(**{**base, **changes})
 
 
+PYTHON: dict[str, Any] = {
+    "vector": VectorConfig(num_envs=32),
+    "horizon": 64,
+    "minibatch": 512,
+    "epochs": 4,
+}
+"""an environment in Python steps slowly: fewer of them, and their steps are used more often"""
+
+LANDER = PPOConfig(gamma=0.999, lam=0.98, entropy_coef=0.01, normalize_reward=True, normalize_value=True)
 PENDULUM = PPOConfig(gamma=0.9, lam=0.95, entropy_coef=0.0, normalize_reward=True, normalize_value=True)
 
 PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
@@ -48,4 +57,9 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     "acrobot": lambda: _classic("acrobot"),
     "mountain_car": lambda: _classic("mountain_car", steps=4_000_000),
     "pendulum": lambda: _classic("pendulum", ppo=PENDULUM),
+    "CartPole-v1": lambda: _cartpole("CartPole-v1", **PYTHON, steps=300_000),
+    "Acrobot-v1": lambda: _classic("Acrobot-v1", **PYTHON, steps=500_000),
+    "MountainCar-v0": lambda: _classic("MountainCar-v0", **PYTHON, steps=1_000_000),
+    "Pendulum-v1": lambda: _classic("Pendulum-v1", **PYTHON, steps=500_000, ppo=PENDULUM),
+    "LunarLander-v3": lambda: _classic("LunarLander-v3", **PYTHON, steps=1_500_000, ppo=LANDER),
 }

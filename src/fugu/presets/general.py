@@ -36,7 +36,7 @@ def general(env: Any, env_kwargs: Mapping[str, Any]) -> TrainConfig:
         env_kwargs=dict(env_kwargs),
         steps=10_000_000 if native else 1_000_000,
         horizon=horizon,
-        minibatch=num_envs * agents * horizon // 4,
+        minibatch=_quarter(num_envs * agents) * horizon,
         epochs=2 if native else 4,
         vector=VectorConfig(num_envs=num_envs),
         policy=PolicyConfig(
@@ -48,6 +48,11 @@ def general(env: Any, env_kwargs: Mapping[str, Any]) -> TrainConfig:
         ppo=PPOConfig(normalize_reward=True, reward_clip=10.0, entropy_coef=0.0 if continuous else 0.01),
         optimizer=OptimizerConfig(learning_rate=3e-4 if continuous or image else 1e-3),
     )
+
+
+def _quarter(segments: int) -> int:
+    """About a quarter of the segments, such that they fall into equal parts."""
+    return next((segments // parts for parts in (4, 3, 5, 6, 2) if segments % parts == 0), segments)
 
 
 def _look(env: Any, env_kwargs: Mapping[str, Any]) -> EnvSpec:

@@ -1,9 +1,35 @@
-"""Settings for minigrid environments."""
+"""MiniGrid: small rooms seen through a window of 7 x 7 symbols. The ``mission`` text is part of the observation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
-from fugu.trainer.config import TrainConfig
+from fugu.algorithm.config import PPOConfig
+from fugu.policy.config import PolicyConfig
+from fugu.trainer.config import OptimizerConfig, TrainConfig
+from fugu.vector.config import VectorConfig
 
-PRESETS: Mapping[str, Callable[[], TrainConfig]] = {}
+
+def _minigrid(env: str, **changes: Any) -> TrainConfig:
+    base: dict[str, Any] = {
+        "env": env,
+        "steps": 500_000,
+        "horizon": 64,
+        "minibatch": 512,
+        "epochs": 4,
+        "vector": VectorConfig(num_envs=32),
+        "policy": PolicyConfig(hidden=(128,), activation="relu"),
+        "ppo": PPOConfig(entropy_coef=0.01),
+        "optimizer": OptimizerConfig(learning_rate=1e-3),
+    }
+    return TrainConfig(**{**base, **changes})
+
+
+TASKS = (
+    *("MiniGrid-Empty-5x5-v0", "MiniGrid-Empty-8x8-v0", "MiniGrid-Empty-Random-5x5-v0", "MiniGrid-FourRooms-v0"),
+    *("MiniGrid-DoorKey-5x5-v0", "MiniGrid-DoorKey-6x6-v0", "MiniGrid-GoToDoor-5x5-v0", "MiniGrid-LavaGapS5-v0"),
+)
+
+PRESETS: Mapping[str, Callable[[], TrainConfig]] = {task: partial(_minigrid, task) for task in TASKS}

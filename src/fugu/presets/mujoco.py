@@ -1,9 +1,35 @@
-"""Settings for mujoco environments."""
+"""Gymnasium's MuJoCo tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
-from fugu.trainer.config import TrainConfig
+from fugu.algorithm.config import PPOConfig
+from fugu.policy.config import PolicyConfig
+from fugu.trainer.config import OptimizerConfig, TrainConfig
+from fugu.vector.config import VectorConfig
 
-PRESETS: Mapping[str, Callable[[], TrainConfig]] = {}
+
+def _mujoco(env: str, **changes: Any) -> TrainConfig:
+    base: dict[str, Any] = {
+        "env": env,
+        "steps": 1_000_000,
+        "horizon": 128,
+        "minibatch": 512,
+        "epochs": 10,
+        "vector": VectorConfig(num_envs=16),
+        "policy": PolicyConfig(hidden=(64, 64), share=False, normalize_observation=True),
+        "ppo": PPOConfig(entropy_coef=0.0, normalize_reward=True, reward_clip=10.0),
+        "optimizer": OptimizerConfig(learning_rate=1e-3),
+    }
+    return TrainConfig(**{**base, **changes})
+
+
+TASKS = (
+    *("Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "HumanoidStandup-v5", "InvertedDoublePendulum-v5"),
+    *("InvertedPendulum-v5", "Pusher-v5", "Reacher-v5", "Swimmer-v5", "Walker2d-v5"),
+)
+
+PRESETS: Mapping[str, Callable[[], TrainConfig]] = {task: partial(_mujoco, task) for task in TASKS}

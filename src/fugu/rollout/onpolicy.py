@@ -42,6 +42,9 @@ class Actor(Protocol):
     ) -> Act: ...
 
 
+FLAGS = ("terminated", "truncated", "first", "mask")
+
+
 class Stopped(KeyboardInterrupt):
     """The rollout was asked to stop before it was complete. Not an ``Exception``, so that no environment swallows it."""
 
@@ -67,13 +70,10 @@ class OnPolicy:
         agents, segments = vec.num_agents, vec.num_agents * passes
         layout = vec.obs_layout
         pin = self.device.type == "cuda"  # so that copies to the card need not wait
-        flag = {"dtype": torch.bool, "pin_memory": pin}
         self._written: dict[str, Tensor] = {
-            "obs": torch.zeros(
-                (segments, horizon, *layout.row_shape), dtype=TORCH_DTYPES[layout.dtype_name], pin_memory=pin
-            ),
+            "obs": torch.zeros((segments, horizon, *layout.row_shape), dtype=TORCH_DTYPES[layout.dtype_name], pin_memory=pin),
             "reward": torch.zeros((segments, horizon), pin_memory=pin),
-            **{name: torch.zeros((segments, horizon), **flag) for name in ("terminated", "truncated", "first", "mask")},
+            **{name: torch.zeros((segments, horizon), dtype=torch.bool, pin_memory=pin) for name in FLAGS},
         }
         """columns the environments fill, on the CPU"""
         self._arrays = {name: column.numpy() for name, column in self._written.items()}
@@ -149,7 +149,7 @@ class OnPolicy:
             if self._action_mask is not None:
                 self._action_mask.numpy()[segments, t] = rows.action_mask
                 self._forbidden |= action_mask is not None
-            if self._state is not None:
+            if self._state is not None and done.state is not None:
                 self._state[group] = done.state
             for name, column in done.columns.items():
                 self._column(name, column)[segments, t] = column

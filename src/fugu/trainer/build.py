@@ -35,9 +35,7 @@ def make_trainer(
         policy = algorithm.modules["policy"]
         assert isinstance(policy, ActorCritic)
         _share_out(config.threads or usable_cores(), policy)
-        source = OnPolicy(
-            vec, config.horizon, passes=config.passes, state_size=policy.state_size, device=device, clock=clock
-        )
+        source = OnPolicy(vec, config.horizon, passes=config.passes, state_size=policy.state_size, device=device, clock=clock)
         return Trainer(config, source, algorithm, folder=folder, clock=clock)
     except BaseException:
         vec.close()

@@ -30,7 +30,18 @@ MANIFEST = "MANIFEST.json"
 STATE = "state.json"
 VERSION = (1, 0)
 """major: an older fugu cannot read it; minor: it can"""
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+)
 
 _GROUP = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _MANIFEST_LIMIT = 1 << 20  # bytes

@@ -56,7 +56,8 @@ class CheckpointConfig:
     """When the run is saved. It is also saved at its end, on Ctrl-C and on SIGTERM."""
 
     every: int | None = None
-    """updates between two checkpoints; none: a tenth of the run. An environment that cannot be saved starts a new episode then"""
+    """updates between two checkpoints; none: a tenth of the run, at least 10. Environments that cannot be saved start new episodes
+    then"""
     keep: int = 3
     """how many are kept, beside the best"""
 

@@ -29,6 +29,9 @@ from fugu.trainer.optimizer import Optimizer
 RECENT = 100
 """episodes that the score of a run is the mean of"""
 
+FEWEST = 10
+"""updates between two checkpoints, unless told otherwise: environments that cannot be saved lose their episodes each time"""
+
 MAX_FAILURES = 3
 """checkpoints in a row that may fail before training stops"""
 
@@ -64,7 +67,7 @@ class Trainer:
         self._failures = 0
         """checkpoints in a row that could not be written"""
         rows = source.vec.num_agents * config.passes * config.horizon
-        self._every = config.checkpoint.every or max(1, config.steps // rows // 10)
+        self._every = config.checkpoint.every or max(FEWEST, config.steps // rows // 10)
 
     # --- running ---
 
@@ -219,5 +222,3 @@ class Trainer:
 
 def _means(seen: list[Metrics]) -> dict[str, float]:
     return {name: float(torch.stack([metrics[name] for metrics in seen]).mean()) for name in seen[0]}
-
-

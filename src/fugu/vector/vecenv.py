@@ -20,7 +20,6 @@ from fugu.errors import CallOrderError, ConfigError, EnvTimeout, WorkerDied
 from fugu.vector.config import VectorConfig
 from fugu.vector.runner import RESET, STEP, Options, Runner
 
-
 ROW_COLUMNS = ("obs", "reward", "terminated", "truncated", "first", "mask", "action_mask")
 
 
