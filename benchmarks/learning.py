@@ -108,8 +108,17 @@ def main() -> int:
             longest = next(r for r in runs if "error" not in r)
             print("   ", " ".join(f"{x:.3g}" for x in longest["curve"]), flush=True)
     if arguments.out:
-        arguments.out.write_text(json.dumps({"command": " ".join(sys.argv[1:]), "results": results}, indent=1) + "\n")
+        write("learning", results, arguments.out)
     return int(missed > 0)
+
+
+def write(name: str, results: object, out: Path) -> None:
+    from benchmarks.harness import machine
+
+    command = "python " + " ".join([os.path.relpath(sys.argv[0]), *sys.argv[1:]])
+    out.write_text(
+        json.dumps({"benchmark": name, "command": command, "machine": machine(), "results": results}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

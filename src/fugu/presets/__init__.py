@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fugu.presets import arcade, atari, classic, minigrid, mujoco, sanity
+from fugu.presets import arcade, atari, classic, minigrid, mujoco, pettingzoo, sanity
 from fugu.presets.general import general
 from fugu.trainer.config import TrainConfig
 
@@ -18,6 +18,7 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     **arcade.PRESETS,
     **mujoco.PRESETS,
     **minigrid.PRESETS,
+    **pettingzoo.PRESETS,
     **atari.PRESETS,
 }
 """environment -> its config"""

@@ -27,10 +27,19 @@ def _arcade(env: str, **changes: Any) -> TrainConfig:
 
 
 PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
-    "breakout": lambda: _arcade("breakout"),
-    "pong": lambda: _arcade("pong", steps=20_000_000),
+    "breakout": lambda: _arcade(
+        "breakout",
+        steps=40_000_000,
+        minibatch=16384,
+        vector=VectorConfig(num_envs=1024),
+        ppo=PPOConfig(normalize_value=True, entropy_coef=0.003),
+        optimizer=OptimizerConfig(learning_rate=3e-3),
+    ),
+    "pong": lambda: _arcade("pong", steps=5_000_000),
     "snake": lambda: _arcade("snake", vector=VectorConfig(num_envs=64)),
-    "tetris": lambda: _arcade("tetris", steps=20_000_000),
-    "maze": lambda: _arcade("maze", policy=PolicyConfig(hidden=(128,), activation="relu", core="mingru", core_size=128)),
+    "tetris": lambda: _arcade("tetris"),
+    "maze": lambda: _arcade(
+        "maze", steps=6_000_000, policy=PolicyConfig(hidden=(128,), activation="relu", core="mingru", core_size=128)
+    ),
     "connect4": lambda: _arcade("connect4", vector=VectorConfig(num_envs=256)),
 }

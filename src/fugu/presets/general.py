@@ -29,7 +29,7 @@ def general(env: Any, env_kwargs: Mapping[str, Any]) -> TrainConfig:
     agents = spec.num_agents
     # A native environment costs nothing, so many of them make large batches; a Python one is the slowest part, so its steps are
     # used several times.
-    num_envs = max(1, (1024 if native else 16) // agents)
+    num_envs = max(16, 1024 // agents) if native else 16
     horizon = 32 if native else 128
     return TrainConfig(
         env=env if isinstance(env, str) else spec.name,
@@ -43,7 +43,7 @@ def general(env: Any, env_kwargs: Mapping[str, Any]) -> TrainConfig:
             hidden=(512,) if image else (64, 64),
             activation="relu" if image else "tanh",
             share=image or not continuous,
-            normalize_observation=continuous,
+            normalize_observation=True,
         ),
         ppo=PPOConfig(normalize_reward=True, reward_clip=10.0, entropy_coef=0.0 if continuous else 0.01),
         optimizer=OptimizerConfig(learning_rate=3e-4 if continuous or image else 1e-3),

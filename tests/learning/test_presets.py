@@ -1,0 +1,118 @@
+"""The presets learn: every run ends at or above the goal of ``goals.py``, through ``fugu.train`` as a user would call it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import fugu
+from fugu.run.player import Player
+from tests.learning.goals import GOALS
+
+QUICK = ("bandit", "multiagent", "cartpole")
+"""one seed of these in the everyday suite"""
+SANITY = ("bandit", "squared", "password", "memory", "stochastic", "continuous", "spaces", "multiagent", "cartpole")
+"""five seeds of these with ``make test-slow``; the others with ``make test-learning``"""
+
+
+def train(env: str, seed: int, folder, **changes) -> fugu.Run:
+    return fugu.train(env, runs=folder, seed=seed, threads=1, num_workers=1, **{"log.board": "off"}, **changes)
+
+
+def reached(env: str, seed: int, folder, **changes) -> float:
+    goal = GOALS[env]
+    run = train(env, seed, folder, **goal.changes, **changes)
+    return run.evaluate(goal.episodes, seed=100 + seed).mean
+
+
+@pytest.mark.parametrize("env", QUICK)
+def test_a_preset_reaches_its_goal(env, tmp_path):
+    assert reached(env, 0, tmp_path) >= GOALS[env].goal
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("env", SANITY)
+def test_five_seeds_of_a_sanity_environment_reach_their_goal(env, tmp_path):
+    scores = [reached(env, seed, tmp_path) for seed in range(5)]
+    assert min(scores) >= GOALS[env].goal, scores
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("env", [name for name in GOALS if name not in SANITY])
+def test_five_seeds_reach_their_goal(env, tmp_path):
+    scores = [reached(env, seed, tmp_path) for seed in range(5)]
+    assert min(scores) >= GOALS[env].goal, scores
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_without_memory_the_memory_task_stays_at_chance(tmp_path):
+    assert reached("memory", 0, tmp_path, core="none") <= 0.55
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_deterministic_policy_cannot_do_the_stochastic_task(tmp_path):
+    run = train("stochastic", 0, tmp_path)
+    assert run.evaluate(200, greedy=True).mean <= 0.67 < 0.88 <= run.evaluate(1000).mean
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_connect4_learned_against_itself_beats_random_play(tmp_path):
+    """Self-play pays 0 on average whatever is learned, so the policy is measured against a player who drops stones at random."""
+    run = train("connect4", 0, tmp_path, steps=3_000_000)
+    wins, losses = against_random(run, games=400)
+    assert wins >= 0.8 and losses <= 0.2, (wins, losses)
+
+
+def against_random(run: fugu.Run, games: int) -> tuple[float, float]:
+    """Shares of games won and lost by the policy as agent 0; who begins is drawn by the environment."""
+    rng = np.random.default_rng(0)
+    results: list[float] = []
+    with Player(run, num_envs=games) as player:
+        vec = player.vec
+        vec.reset(7)
+        finished = np.zeros(games, bool)
+        while not finished.all():
+            rows = vec.rows
+            act = player.algorithm.act(
+                torch.from_numpy(rows.obs), None, torch.from_numpy(rows.first), torch.from_numpy(rows.action_mask)
+            )
+            action = np.array(act.env_action)
+            noise = rng.random(rows.action_mask.shape) * rows.action_mask
+            action[1::2] = noise.argmax(1)[1::2]
+            vec.step(action)
+            ended = (vec.rows.terminated | vec.rows.truncated)[0::2] & ~finished
+            results += vec.rows.reward[0::2][ended].tolist()
+            finished |= ended
+    return float(np.mean(np.array(results) > 0)), float(np.mean(np.array(results) < 0))
+
+
+@pytest.mark.extras
+@pytest.mark.timeout(900)
+def test_simple_spread_improves(tmp_path):
+    run = train("mpe2.simple_spread_v3:parallel_env", 0, tmp_path, steps=400_000)
+    curve = [row["episode/return"] for row in run.metrics() if "episode/return" in row]
+    fifth = len(curve) // 5
+    start, end = np.mean(curve[:fifth]), np.mean(curve[-fifth:])
+    assert end > start + 0.15 * abs(start), (start, end)
+
+
+@pytest.mark.extras
+@pytest.mark.timeout(900)
+def test_a_minigrid_task_is_solved(tmp_path):
+    run = train("MiniGrid-Empty-Random-5x5-v0", 0, tmp_path, steps=100_000)
+    assert run.evaluate(100).mean >= 0.9
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(3600)
+def test_a_mujoco_task_reaches_the_published_level_of_stable_baselines(tmp_path):
+    """RL Baselines3 Zoo, benchmark.md: PPO on Walker2d after one million steps, 3479 +- 822 over its runs."""
+    pytest.importorskip("mujoco")
+    scores = [train("Walker2d-v5", seed, tmp_path).evaluate(50).mean for seed in range(3)]
+    assert np.mean(scores) >= 3479, scores
