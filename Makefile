@@ -7,8 +7,8 @@ SOURCES := $(wildcard native/* native/envs/*) CMakeLists.txt pyproject.toml cons
 
 .PHONY: wheels train test test-slow test-learning test-extras test-nethack test-gpu sanitize lint bench clean
 
-train: $(VENV)/.core  ## until there is a trainer: how fast are environments vectorized here?
-	$(BIN)/fugu bench vector CartPole-v1
+train: $(VENV)/.show  ## train CartPole, with a dashboard; ends with the next commands to try
+	$(BIN)/fugu train cartpole
 
 test: $(VENV)/.test  ## the everyday suite
 	$(BIN)/python -m pytest
@@ -54,6 +54,11 @@ $(BIN)/python:
 # One stamp per set of packages: nothing is installed twice, and a change of the native sources builds them anew.
 $(VENV)/.core: $(BIN)/python $(SOURCES)
 	$(PIP) install --quiet -c constraints.txt --editable .
+	touch $@
+
+# what fugu plot and fugu video need, which come next
+$(VENV)/.show: $(VENV)/.core
+	$(PIP) install --quiet -c constraints.txt "fugu-rl[plot,video]"
 	touch $@
 
 $(VENV)/.test: $(VENV)/.core

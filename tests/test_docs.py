@@ -7,15 +7,26 @@ page; the others (``make``, ``pip``) set up what is running these tests.
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from fugu.cli.main import COMMANDS
+from fugu.run.metrics import METRICS, OPEN
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+# in one process, so that torch is imported once
+ONE_AFTER_THE_OTHER = """
+import shlex, sys
+from fugu.cli.main import main
+for command in sys.argv[1:]:
+    code = main(shlex.split(command))
+    if code:
+        sys.exit(f"fugu {command} ended with {code}")
+"""
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -39,14 +50,39 @@ def test_commands_of_page_run(page, tmp_path):
     lines = [line.split("  #")[0] for code in blocks(page, "sh") for line in code.splitlines()]
     commands = [line for line in lines if line.startswith("fugu ")]
     assert commands or page.name != "README.md"
-    for command in commands:
-        run([sys.executable, "-m", *shlex.split(command)], tmp_path)
+    run([sys.executable, "-c", ONE_AFTER_THE_OTHER, *(command.removeprefix("fugu ") for command in commands)], tmp_path)
 
 
 def test_every_block_names_a_known_language():
     for page in PAGES:
         for language, code in BLOCK.findall(page.read_text()):
             assert language in ("python", "sh", "text"), f"{page.name}: {language!r} in\n{code}"
+
+
+def test_every_command_has_an_example():
+    text = (ROOT / "docs" / "cli.md").read_text()
+    for name in COMMANDS:
+        assert f"\nfugu {name}" in text, f"docs/cli.md does not show fugu {name}"
+
+
+def test_the_table_of_metrics_is_that_of_the_code():
+    assert metrics_table() in (ROOT / "docs" / "training.md").read_text(), f"docs/training.md should have\n{metrics_table()}"
+
+
+def metrics_table() -> str:
+    lines = ["| metric | unit | meaning |", "|---|---|---|"]
+    named = {**METRICS, **{f"{prefix}NAME": metric for prefix, metric in OPEN.items()}}
+    lines += [
+        f"| `{name}` | {metric.unit} | {metric.definition.replace('|', chr(92) + '|')} |" for name, metric in named.items()
+    ]
+    return "\n".join(lines)
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]*)(?:#[\w-]*)?\)", page.read_text()):
+            if target and "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
 def run(command: list[object], folder: Path) -> None:

@@ -66,9 +66,9 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
     by_path: dict[tuple[str, ...], Any] = {}
     for name, value in changes.items():
         path = find_field(type(config), name)
-        if isinstance(value, Mapping) and dataclasses.is_dataclass(_field_type(type(config), path)):
+        if isinstance(value, Mapping) and dataclasses.is_dataclass(field_type(type(config), path)):
             for inner, inner_value in value.items():
-                by_path[(*path, *find_field(_field_type(type(config), path), inner))] = inner_value
+                by_path[(*path, *find_field(field_type(type(config), path), inner))] = inner_value
         else:
             by_path[path] = value
     return _replaced(config, by_path)
@@ -168,7 +168,8 @@ def _problems(error: Any, path: str = "") -> list[Exception]:
     return out
 
 
-def _field_type(kind: type, path: tuple[str, ...]) -> Any:
+def field_type(kind: type, path: tuple[str, ...]) -> Any:
+    """The annotation of the field at ``path``."""
     for name in path:
         kind = typing.get_type_hints(kind)[name]
     return kind

@@ -310,3 +310,9 @@ def test_modules_in_the_current_folder_are_found(tmp_path: Path) -> None:
         [*command, "check", "corridor_here:CorridorHere", "--steps", "20"], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_warning_is_one_line_without_where_it_came_from(tmp_path: Path) -> None:
+    script = "import warnings; from fugu.cli.main import main; main(['--version']); warnings.warn('half full')"
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert out.stderr == "warning: half full\n"

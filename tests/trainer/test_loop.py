@@ -96,6 +96,21 @@ def test_seeds_decide_everything():
     assert first == again and first != other
 
 
+def test_first_weights_do_not_depend_on_the_threads_that_torch_has_at_the_time():
+    config = dataclasses.replace(BASE, policy=PolicyConfig(hidden=(256, 256)))
+    weights = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            trainer = make_trainer(config)
+            trainer.source.vec.close()
+            weights.append(trainer.algorithm.modules["policy"].state_dict())
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
 def test_training_ends_at_its_steps_or_its_target():
     seen, _ = train(BASE)
     assert seen[-2]["steps"] < BASE.steps <= seen[-1]["steps"]

@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments and arguments[:1] != ["build"]  # whose own --debug is another
     if debug:
         arguments = [argument for argument in arguments if argument != "--debug"]
+    else:
+        warnings.formatwarning = _one_line
     if sys.stdout is None:  # closed by the caller: fugu ... >&-
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
     try:
@@ -109,6 +112,11 @@ def _help(prefix: str = "") -> str:
             "fugu COMMAND --help  explains one command; --debug shows tracebacks, --version the version",
         ]
     )
+
+
+def _one_line(message: Warning | str, *place: object, **more: object) -> str:
+    """A warning as people want to read it, without the file and line it came from."""
+    return f"warning: {message}\n"
 
 
 def _complain(message: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import difflib
 import re
 import sys
 from typing import Any, TypeVar
@@ -10,7 +12,7 @@ from typing import Any, TypeVar
 import tyro
 from rich.console import Console
 
-from fugu.config import field_paths
+from fugu.config import field_paths, field_type
 from fugu.errors import ConfigError, did_you_mean
 
 Options = TypeVar("Options")
@@ -41,7 +43,7 @@ def take_env_kwargs(argv: list[str]) -> tuple[list[str], dict[str, Any]]:
     return rest, kwargs
 
 
-def take_value(argv: list[str], flag: str) -> tuple[list[str], str | None]:
+def take_value(argv: list[str], flag: str, example: str = "") -> tuple[list[str], str | None]:
     """Take ``flag VALUE`` or ``flag=VALUE`` out of ``argv``: (the rest, the value or None)."""
     rest, value = [], None
     todo = list(argv)
@@ -51,7 +53,7 @@ def take_value(argv: list[str], flag: str) -> tuple[list[str], str | None]:
         if name != flag:
             rest.append(argument)
         elif not equals and (not todo or todo[0].startswith("--")):
-            raise ConfigError(f"{flag} needs a value")
+            raise ConfigError(f"{flag} needs a value" + (f", for example {flag} {example}" if example else ""))
         else:
             value = given if equals else todo.pop(0)
     return rest, value
@@ -69,23 +71,44 @@ def which_checkpoint(text: str) -> str | int:
 def full_names(argv: list[str], kind: type) -> list[str]:
     """Flags by their whole name: ``--learning-rate`` becomes ``--optimizer.learning-rate`` where no other field is called that.
 
-    ``1e6`` becomes ``1000000``, which is also a whole number. A flag nobody knows is left for the parser to complain about.
+    ``--no-share`` and ``--share false`` become ``--policy.no-share``, ``1e6`` becomes ``1000000``, which is also a whole number. A flag
+    nobody knows is a ConfigError with the nearest ones.
     """
-    paths = field_paths(kind)
-    out = []
-    for argument in argv:
-        if not argument.startswith("--"):
+    out: list[str] = []
+    todo = list(argv)
+    while todo:
+        argument = todo.pop(0)
+        if not argument.startswith("--") or argument in ("--", "--help"):
             out.append(_whole(argument))
             continue
         name, equals, value = argument[2:].partition("=")
-        wanted = name.replace("-", "_")
-        ends = [path for path in paths if path[-1] == wanted and path != (wanted,)]
-        if "." not in wanted and (wanted,) not in paths and len(ends) > 1:
-            raise ConfigError(f"--{name} could be {' or '.join('--' + _flag(path) for path in ends)}")
-        if "." not in wanted and (wanted,) not in paths and ends:
-            name = _flag(ends[0])
-        out.append(f"--{name}{equals}{_whole(value)}")
+        path, negated = _find_flag(name, kind)
+        if field_type(kind, path) is bool:
+            if not equals and todo and todo[0].lower() in ("true", "false"):
+                value = todo.pop(0)
+            off = negated != (value.lower() == "false")
+            out.append("--" + _flag((*path[:-1], f"no_{path[-1]}" if off else path[-1])))
+        else:
+            out.append(f"--{_flag(path)}{equals}{_whole(value)}")
     return out
+
+
+def _find_flag(name: str, kind: type) -> tuple[tuple[str, ...], bool]:
+    """The field that ``--name`` means, and whether it says no to it."""
+    paths = field_paths(kind)
+    wanted = tuple(name.replace("-", "_").split("."))
+    positive = (*wanted[:-1], wanted[-1].removeprefix("no_"))
+    for path, negated in ((wanted, False), (positive, True)):
+        ends = [path] if path in paths else [p for p in paths if len(path) == 1 and p[-1:] == path]
+        if len(ends) > 1:
+            raise ConfigError(f"--{name} could be {' or '.join('--' + _flag(p) for p in ends)}")
+        if ends and (not negated or field_type(kind, ends[0]) is bool):
+            return ends[0], negated
+    settings = [path for path in paths if not dataclasses.is_dataclass(field_type(kind, path))]
+    by_name = {_flag(path[-1:]): path for path in settings} | {_flag(path): path for path in settings}
+    near = difflib.get_close_matches(name.replace("_", "-"), by_name, n=3, cutoff=0.6)
+    meant = " or ".join(dict.fromkeys("--" + _flag(by_name[flag]) for flag in near))
+    raise ConfigError(f"there is no option --{name}." + (f" Did you mean {meant}?" if meant else " --help lists them all"))
 
 
 def console() -> Console:

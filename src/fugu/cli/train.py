@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,11 +33,14 @@ Every option can be given by its last name where that is unique: --learning-rate
 
 def main(argv: list[str]) -> int:
     """Train a new run, or go on with one."""
-    argv, resumed = take_value(argv, "--resume")
-    argv, root = take_value(argv, "--runs")
+    argv, resumed = take_value(argv, "--resume", "latest")
+    argv, root = take_value(argv, "--runs", "elsewhere")
+    argv, named = take_value(argv, "--env", "cartpole")
     argv, env_kwargs = take_env_kwargs(argv)
     help_asked = any(word in ("-h", "--help") for word in argv)
-    name = argv.pop(0) if argv and not argv[0].startswith("-") else None
+    name = argv.pop(0) if argv and not argv[0].startswith("-") else named
+    if named not in (None, name):
+        raise ConfigError(f"fugu train {name} --env {named}: which of the two?")
     if help_asked:
         print(USAGE)
     elif name is None and resumed is None:
@@ -77,12 +83,17 @@ def _resume(text: str, argv: list[str], runs: Path) -> int:
 def _parse(argv: list[str], start: TrainConfig) -> TrainConfig:
     """The config on the command line; what is not given is as in ``start``."""
     argv = [re.sub(r"^--policy(=|$)", r"--policy.net\1", argument) for argument in argv]
-    flags = (tyro.conf.FlagCreatePairsOff, tyro.conf.AvoidSubcommands)
-    return tyro.cli(TrainConfig, prog="fugu train ENV", args=full_names(argv, TrainConfig), default=start, config=flags)
+    return tyro.cli(
+        TrainConfig,
+        prog="fugu train",
+        args=full_names(argv, TrainConfig),
+        default=start,
+        config=(tyro.conf.AvoidSubcommands,),
+    )
 
 
 def _interrupted(end: Interrupted) -> int:
-    console().print(str(end), soft_wrap=True)
+    console().print(str(end).replace("fugu train", f"{_program()} train"), soft_wrap=True)
     return 128 + end.signal
 
 
@@ -90,12 +101,21 @@ def _next_commands(run: Run) -> int:
     """What can be done with a run that is done."""
     last = next((row["episode/return"] for row in reversed(run.metrics()) if "episode/return" in row), None)
     out = console()
-    out.print(f"\ndone: {run.path}" + (f", mean return {last:.1f}" if last is not None else ""))
-    for command, what in (
-        (f"fugu eval {run.path}", "how good is it, over 100 episodes"),
-        (f"fugu video {run.path}", "see it play"),
-        (f"fugu plot {run.path}", "the curves of the training"),
-        (f"fugu train --resume {run.path} --steps {2 * run.config.steps}", "train on"),
-    ):
-        out.print(f"  {command:60} {what}", soft_wrap=True)
+    out.print(f"\ndone: {run.path}" + (f", mean return {last:.1f}" if last is not None else "") + ". Next:")
+    program = _program()
+    commands = (
+        (f"{program} eval {run.path}", "how good is it, over 100 episodes"),
+        (f"{program} video {run.path}", "see it play"),
+        (f"{program} plot {run.path}", "the curves of the training"),
+        (f"{program} train --resume {run.path} --steps {2 * run.config.steps}", "train on"),
+    )
+    width = max(len(command) for command, _ in commands)
+    for command, what in commands:
+        out.print(f"  {command:{width}}  # {what}", soft_wrap=True)
     return 0
+
+
+def _program() -> str:
+    """How this program can be called from here: ``fugu``, or by its path where that would not be found (``make train``)."""
+    path = sys.argv[0]
+    return "fugu" if shutil.which("fugu") or not path.endswith("fugu") else os.path.relpath(path)

@@ -55,9 +55,14 @@ def make_vec(config: TrainConfig) -> VecEnv:
 
 
 def make_algorithm(config: TrainConfig, vec: VecEnv, device: torch.device) -> Algorithm:
+    threads = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):  # weights depend on the seed alone, and nothing else on them
         torch.manual_seed(config.seed)
-        policy = make_policy(vec.observation_space, vec.action_space, config.policy).to(device)
+        torch.set_num_threads(1)  # or the last bits of orthogonal weights depend on how many there happen to be
+        try:
+            policy = make_policy(vec.observation_space, vec.action_space, config.policy).to(device)
+        finally:
+            torch.set_num_threads(threads)
     return PPO(policy, config.ppo, num_agents=vec.num_agents, seed=config.seed)
 
 

@@ -81,11 +81,11 @@ class TrainConfig:
     seed: int = 0
     """of everything random: weights, actions, order of minibatches, environments"""
     steps: int = 1_000_000
-    """to train for, counted over all agents"""
+    """how many to train for, counted over all agents"""
     target: float | None = None
     """stop once the mean return of the last 100 episodes is at least this"""
     horizon: int = 32
-    """steps in a segment"""
+    """steps of an agent in a row that are learned from as one segment"""
     passes: int = 1
     """segments per agent in a batch"""
     minibatch: int | None = None
@@ -95,7 +95,7 @@ class TrainConfig:
     device: str = "cpu"
     """where the policy learns: cpu, cuda, cuda:1"""
     threads: int | None = None
-    """of torch; none: one per usable core"""
+    """that compute the policy; none: one per usable core"""
     vector: VectorConfig = field(default_factory=lambda: VectorConfig(num_envs=64))
     """how many environments, and who steps them"""
     policy: PolicyConfig = field(default_factory=PolicyConfig)

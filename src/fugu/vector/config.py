@@ -29,21 +29,19 @@ class VectorConfig:
     num_envs: int = 1
     """environments in all"""
     num_workers: int | None = None
-    """processes that step them, the calling one included unless ``isolate``; default: one per usable core"""
+    """processes or threads that step them, the calling one included unless isolated; default: one per usable core"""
     batch_size: int | None = None
-    """environments per ``recv``; must divide num_envs. Default: all of them, and then ``step`` can be used"""
+    """environments that are acted on at a time, while the others step; must divide num_envs. Default: all of them"""
     backend: Backend = "auto"
-    """serial (this process), process (shared memory), native (threads; native environments only), or auto: native where it
-    can be, otherwise process where there are two cores and two envs"""
+    """serial (this process), process (shared memory), native (threads, for C++ environments) or auto, which chooses"""
     order: Order = "pipelined"
-    """which batch ``recv`` waits for: the next in turn (deterministic) or the first that is finished"""
+    """which batch comes next: the one whose turn it is (deterministic) or the first that is finished"""
     max_lag: int = 64
-    """first_finished: ``recv`` waits for a batch once it is this many behind the most often received one"""
+    """first_finished: how many batches one may fall behind the most often received one before it is waited for"""
     seed: int = 0
     """what every environment's own seed is derived from"""
     infos: InfoMode | None = None
-    """keep all non-empty infos, only those of a step that ends an episode, or none (episode statistics stay). Default: all;
-    none for native environments, whose statistics ``drain_log`` sums up"""
+    """keep all non-empty infos, those of steps that end an episode, or none; default: all, none where native or training"""
     isolate: bool | None = None
     """no environment in the calling process, so that none can hang or crash it; default: only where needed"""
     on_error: OnError = "raise"

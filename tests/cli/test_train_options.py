@@ -1,0 +1,65 @@
+"""How flags of ``fugu train`` may be written, and what is said of those that are not known."""
+
+from __future__ import annotations
+
+import pytest
+
+from fugu.cli.main import main
+from fugu.cli.options import full_names
+from fugu.errors import ConfigError
+from fugu.trainer.config import TrainConfig
+
+
+@pytest.mark.parametrize(
+    ("typed", "whole"),
+    [
+        ("--learning-rate 1e-3", "--optimizer.learning-rate 1e-3"),
+        ("--learning_rate=0.001", "--optimizer.learning-rate=0.001"),
+        ("--steps 1e6", "--steps 1000000"),
+        ("--hidden 64 64 --seed 3", "--policy.hidden 64 64 --seed 3"),
+        ("--no-share", "--policy.no-share"),
+        ("--share false --seed 1", "--policy.no-share --seed 1"),
+        ("--policy.share=true", "--policy.share"),
+        ("--no-share false", "--policy.share"),
+        ("--normalize-reward", "--ppo.normalize-reward"),
+        ("--vector.seed 1", "--vector.seed 1"),
+        ("--help", "--help"),
+    ],
+)
+def test_flags_are_known_by_their_last_name_and_switches_by_yes_and_no(typed: str, whole: str) -> None:
+    assert full_names(typed.split(), TrainConfig) == whole.split()
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("--learning-rte 1", "Did you mean --optimizer.learning-rate?"),
+        ("--polcy.core lstm", "Did you mean --policy.core"),
+        ("--no-seed", "there is no option --no-seed. Did you mean --seed?"),
+        ("--name x --zzzzzz", "there is no option --zzzzzz. --help lists them all"),
+    ],
+)
+def test_a_flag_nobody_knows_gets_the_nearest_ones(typed: str, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        full_names(typed.split(), TrainConfig)
+    assert said in str(error.value)
+
+
+def test_a_preset_that_switches_something_on_lets_it_be_asked_for_again(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--normalize-observation", "--steps", "100", "--board", "off", "--runs", str(tmp_path)]
+    assert main(["train", "acrobot", *flags]) == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("cartpole --resume", "--resume needs a value, for example --resume latest"),
+        ("cartpole --resume latest", "leave cartpole out"),
+        ("--env cartpole --resume latest", "leave cartpole out"),
+        ("cartpole --env pong", "fugu train cartpole --env pong: which of the two?"),
+        ("", "fugu train cartpole"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_before_anything_starts(typed: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *typed.split()]) == 2
+    assert said in capsys.readouterr().err
