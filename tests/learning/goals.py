@@ -31,7 +31,7 @@ GOALS: dict[str, Goal] = {
     "acrobot": Goal(-497, -100, None),
     "mountain_car": Goal(-200, -130, None),
     "pendulum": Goal(-1217, -250, None),
-    "breakout": Goal(0.9, 40, 108),
+    "breakout": Goal(0.9, 30, 108),
     "pong": Goal(-10, 10, 11),
     "snake": Goal(-0.35, 15, None),
     "maze": Goal(0.35, 0.8, 1.0, 1000),

@@ -38,8 +38,6 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     "pong": lambda: _arcade("pong", steps=5_000_000),
     "snake": lambda: _arcade("snake", vector=VectorConfig(num_envs=64)),
     "tetris": lambda: _arcade("tetris"),
-    "maze": lambda: _arcade(
-        "maze", steps=6_000_000, policy=PolicyConfig(hidden=(128,), activation="relu", core="mingru", core_size=128)
-    ),
+    "maze": lambda: _arcade("maze", policy=PolicyConfig(hidden=(128,), activation="relu", core="mingru", core_size=128)),
     "connect4": lambda: _arcade("connect4", vector=VectorConfig(num_envs=256)),
 }

@@ -15,13 +15,13 @@ def _cartpole(env: str, **changes: Any) -> TrainConfig:
     """Values are large (up to 1 / (1 - gamma) = 50), so their loss gets a small weight instead of drowning the policy's."""
     base: dict[str, Any] = {
         "env": env,
-        "steps": 1_000_000,
+        "steps": 500_000,
         "horizon": 32,
-        "minibatch": 4096,
+        "minibatch": 1024,
         "epochs": 2,
-        "vector": VectorConfig(num_envs=256),
+        "vector": VectorConfig(num_envs=64),
         "ppo": PPOConfig(gamma=0.98, lam=0.9, entropy_coef=0.0, value_coef=0.01),
-        "optimizer": OptimizerConfig(learning_rate=1e-2, max_grad_norm=10.0),
+        "optimizer": OptimizerConfig(learning_rate=1e-2, max_grad_norm=1.0),
     }
     return TrainConfig(**{**base, **changes})
 

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from fugu import vector
 from fugu.algorithm.contract import Algorithm
@@ -20,6 +21,10 @@ from fugu.trainer.config import TrainConfig
 from fugu.trainer.loop import Trainer
 from fugu.vector.config import usable_cores
 from fugu.vector.vecenv import VecEnv
+
+
+SMALL = 100_000
+"""weights up to which torch gets one thread"""
 
 
 def make_trainer(
@@ -43,9 +48,11 @@ def make_trainer(
 
 
 def _share_out(threads: int, policy: ActorCritic) -> None:
-    """A network that our kernels compute leaves torch only small things to do, on which its threads would get in each other's way."""
+    """A network that our kernels compute, or a small one, leaves torch only small things to do: its threads would get in each
+    other's way, by a factor of ten where the machine has anything else to do."""
     set_threads(threads)
-    torch.set_num_threads(1 if policy.computed_natively else threads)
+    small = sum(p.numel() for p in policy.parameters()) < SMALL and not any(isinstance(m, nn.Conv2d) for m in policy.modules())
+    torch.set_num_threads(1 if policy.computed_natively or small else threads)
 
 
 def make_vec(config: TrainConfig) -> VecEnv:
