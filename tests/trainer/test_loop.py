@@ -202,9 +202,9 @@ def test_muon_takes_hidden_matrices_and_adam_the_rest():
     trainer.source.vec.close()
     optimizer: Optimizer = trainer.optimizer
     names = {id(p): n for n, p in trainer.algorithm.modules["policy"].named_parameters()}
-    muon = [names[id(p)] for group in optimizer.parts["muon"].param_groups for p in group["params"]]
+    muon = [names[id(p)] for group in optimizer.muon.param_groups for p in group["params"]]
     assert muon == ["net.trunk.layers.0.weight"]
-    assert sum(len(part.param_groups[0]["params"]) for part in optimizer.parts.values()) == len(names)
+    assert len(optimizer.adam.parameters) + len(muon) == len(names)
 
 
 def test_gradients_are_shortened_and_their_length_is_told():

@@ -353,7 +353,12 @@ _threads: int | None = None
 
 
 def can_use_native(*tensors: Tensor) -> bool:
-    return native is not None and all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
+    if native is None:
+        return False
+    for tensor in tensors:  # noqa: SIM110 (at every step of a rollout; a generator would cost twice as much)
+        if tensor.dtype is not torch.float32 or not tensor.is_cpu:
+            return False
+    return True
 
 
 def _needs_grad(*tensors: Tensor) -> bool:
@@ -362,7 +367,9 @@ def _needs_grad(*tensors: Tensor) -> bool:
 
 def _array(tensor: Tensor) -> np.ndarray:
     """A view of a contiguous tensor's memory, else of a copy. Several times cheaper to pass on than the tensor itself."""
-    return tensor.detach().contiguous().numpy()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    return tensor.numpy() if tensor.is_contiguous() else tensor.contiguous().numpy()
 
 
 def _arrays(tensors: Sequence[Tensor]) -> list[np.ndarray]:

@@ -33,6 +33,7 @@ def make_trainer(
     """Everything a run needs, checked; ``folder`` is where checkpoints go. Close it with ``trainer.source.vec.close()``."""
     device = find_device(config.device)
     keep_freed_memory()
+    torch.set_num_threads(1)  # weights then start alike on any number of cores, and without waiting for threads to start
     vec = make_vec(config)
     try:
         config.minibatches(vec.num_agents)  # refuses impossible sizes

@@ -7,6 +7,7 @@ that goes on from a checkpoint does, bit for bit, what the uninterrupted run doe
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -129,7 +130,7 @@ class Trainer:
     def _learn(self, minibatch: Batch) -> Metrics:
         loss, metrics = self.algorithm.loss(minibatch)
         norm = self.optimizer.step(loss)
-        if not torch.isfinite(norm) or not torch.isfinite(loss):
+        if not (math.isfinite(norm.item()) and math.isfinite(loss.item())):
             raise Diverged(minibatch, {**metrics, "loss/grad_norm": norm}, self.algorithm.modules["policy"])
         return {**metrics, "loss/grad_norm": norm}
 
@@ -221,4 +222,6 @@ class Trainer:
 
 
 def _means(seen: list[Metrics]) -> dict[str, float]:
-    return {name: float(torch.stack([metrics[name] for metrics in seen]).mean()) for name in seen[0]}
+    names = list(seen[0])
+    table = torch.stack([metrics[name] for metrics in seen for name in names]).view(len(seen), len(names))
+    return dict(zip(names, table.mean(0).tolist(), strict=True))

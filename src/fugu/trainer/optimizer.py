@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fugu.errors import ConfigError
+from fugu.trainer.adam import Adam
 from fugu.trainer.config import OptimizerConfig
 
 
@@ -22,20 +23,20 @@ class Optimizer:
         hidden = [p for name, p in named if config.name == "muon" and p.ndim == 2 and "head" not in name]
         chosen = set(map(id, hidden))
         rest = [p for p in self.parameters if id(p) not in chosen]
-        self.parts: dict[str, torch.optim.Optimizer] = {}
+        self.adam: Adam | None = None
+        self.muon: torch.optim.Optimizer | None = None
         if rest:
-            self.parts["adam"] = torch.optim.AdamW(
+            self.adam = Adam(
                 rest,
-                lr=config.learning_rate,
+                learning_rate=config.learning_rate,
                 betas=(config.beta1, config.beta2),
                 eps=config.eps,
                 weight_decay=config.weight_decay,
-                fused=True,
             )
         if hidden:
             if not hasattr(torch.optim, "Muon"):
                 raise ConfigError(f"optimizer.name=muon needs torch 2.9 or newer, this is {torch.__version__}; use adam")
-            self.parts["muon"] = torch.optim.Muon(
+            self.muon = torch.optim.Muon(
                 hidden,
                 lr=config.learning_rate,
                 momentum=config.beta1,
@@ -48,37 +49,45 @@ class Optimizer:
         for p in self.parameters:
             p.grad = None
         loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm, foreach=True)
-        if torch.isfinite(norm):
-            for part in self.parts.values():
-                part.step()
+        norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        length = norm.item()
+        if math.isfinite(length):
+            if length > self.config.max_grad_norm:
+                nn.utils.clip_grads_with_norm_(self.parameters, self.config.max_grad_norm, norm)
+            for part in (self.adam, self.muon):
+                if part is not None:
+                    part.step()
         return norm
 
     def set_progress(self, progress: float) -> float:
         """Set the learning rate for this point of the run, 0 to 1, and return it."""
         rate = self.config.learning_rate * schedule(self.config, progress)
-        for part in self.parts.values():
-            for group in part.param_groups:
+        if self.adam is not None:
+            self.adam.learning_rate = rate
+        if self.muon is not None:
+            for group in self.muon.param_groups:
                 group["lr"] = rate
         return rate
 
     def state(self) -> dict[str, Tensor]:
-        """``part.parameter.name`` -> tensor, for a checkpoint."""
-        return {
-            f"{part}.{index}.{name}": value
-            for part, optimizer in self.parts.items()
-            for index, values in optimizer.state_dict()["state"].items()
-            for name, value in values.items()
-        }
+        """``adam.name`` and ``muon.parameter.name`` -> tensor, for a checkpoint."""
+        state = {} if self.adam is None else {f"adam.{name}": value for name, value in self.adam.state().items()}
+        if self.muon is not None:
+            for index, values in self.muon.state_dict()["state"].items():
+                state.update({f"muon.{index}.{name}": value for name, value in values.items()})
+        return state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        for part, optimizer in self.parts.items():
+        if self.adam is not None:
+            self.adam.load_state({name: state[f"adam.{name}"] for name in ("steps", "mean", "square")})
+        if self.muon is not None:
             values: dict[int, dict[str, Tensor]] = {}
             for key, value in state.items():
-                owner, index, name = key.split(".", 2)
-                if owner == part:
+                owner, _, rest = key.partition(".")
+                if owner == "muon":
+                    index, name = rest.split(".", 1)
                     values.setdefault(int(index), {})[name] = value.clone()
-            optimizer.load_state_dict({"state": values, "param_groups": optimizer.state_dict()["param_groups"]})
+            self.muon.load_state_dict({"state": values, "param_groups": self.muon.state_dict()["param_groups"]})
 
 
 def schedule(config: OptimizerConfig, progress: float) -> float:
