@@ -12,16 +12,16 @@ from fugu.vector.config import VectorConfig
 
 
 def _cartpole(env: str, **changes: Any) -> TrainConfig:
-    """Values are large (up to 1 / (1 - gamma) = 50), so their loss gets a small weight instead of drowning the policy's."""
+    """Values are large (up to 1 / (1 - gamma) = 100), so their loss gets a small weight instead of drowning the policy's."""
     base: dict[str, Any] = {
         "env": env,
         "steps": 500_000,
         "horizon": 32,
         "minibatch": 1024,
-        "epochs": 2,
+        "epochs": 4,
         "vector": VectorConfig(num_envs=64),
-        "ppo": PPOConfig(gamma=0.98, lam=0.9, entropy_coef=0.0, value_coef=0.01),
-        "optimizer": OptimizerConfig(learning_rate=1e-2, max_grad_norm=1.0),
+        "ppo": PPOConfig(entropy_coef=0.0, value_coef=0.01),
+        "optimizer": OptimizerConfig(learning_rate=5e-3, max_grad_norm=1.0),
     }
     return TrainConfig(**{**base, **changes})
 
