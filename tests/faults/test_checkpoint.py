@@ -367,7 +367,7 @@ FORGERIES: dict[str, bytes] = {
     "size overflow": safetensors_file({"a": {"dtype": "F32", "shape": [1 << 62, 16], "data_offsets": [0, 0]}}),
     "negative": safetensors_file({"a": {"dtype": "U8", "shape": [-4], "data_offsets": [0, 4]}}, b"1234"),
     "unknown dtype": safetensors_file({"a": {"dtype": "PICKLE", "shape": [4], "data_offsets": [0, 4]}}, b"1234"),
-    "dtype that is never saved": safetensors_file({"a": {"dtype": "I16", "shape": [2], "data_offsets": [0, 4]}}, b"1234"),
+    "dtype that is never saved": safetensors_file({"a": {"dtype": "U16", "shape": [2], "data_offsets": [0, 4]}}, b"1234"),
     "deep nesting": safetensors_file(b"[" * 100_000),
 }
 

@@ -22,7 +22,6 @@ from fugu.trainer.loop import Trainer
 from fugu.vector.config import usable_cores
 from fugu.vector.vecenv import VecEnv
 
-
 SMALL = 100_000
 """weights up to which torch gets one thread"""
 
