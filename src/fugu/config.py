@@ -41,6 +41,8 @@ def from_toml(kind: type[Config], path: Path) -> Config:
         raise ConfigError(f"there is no {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
+    if not data:
+        raise ConfigError(f"{path} is empty")
     return structure(kind, data, str(path))
 
 
@@ -121,7 +123,14 @@ def _fill(table: Any, config: Any) -> None:
     for name, value in values:
         if value is None or dataclasses.is_dataclass(value):
             continue
-        item = tomlkit.item(dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value)
+        try:
+            item = tomlkit.item(
+                dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
+            )
+        except ValueError:
+            raise ConfigError(
+                f"{name}={value!r} cannot be written to a run's config.toml: use numbers, text and lists"
+            ) from None
         if isinstance(value, Mapping):
             if value:
                 table.add(name, item)
@@ -183,6 +192,8 @@ def _replaced(config: Any, changes: Mapping[tuple[str, ...], Any]) -> Any:
     for (name, *rest), value in changes.items():
         if rest:
             inner.setdefault(name, {})[tuple(rest)] = value
+        elif dataclasses.is_dataclass(hints[name]) and not isinstance(value, hints[name]):
+            raise ConfigError(f"{name} is a section; give a mapping of its settings, or {name}.SETTING; got {value!r:.60}")
         else:
             values[name] = tuple(value) if isinstance(value, list) and _is_tuple(hints[name]) else value
     for name, parts in inner.items():

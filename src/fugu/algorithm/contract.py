@@ -38,6 +38,9 @@ class Algorithm(Protocol):
         """After the last minibatch of a batch: what is to be said of it as a whole."""
         ...
 
+    def restarted(self) -> None:
+        """All environments have started new episodes."""
+
     def state(self) -> dict[str, Tensor]:
         """What else a checkpoint must hold: random generators, running sums."""
         ...

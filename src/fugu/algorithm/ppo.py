@@ -135,6 +135,10 @@ class PPO:
         self.policy.observe(batch["obs"], batch["mask"])
         return {"loss/explained_variance": explained_variance(batch["value"], batch["value_target"], batch["mask"])}
 
+    def restarted(self) -> None:
+        if self.reward_scale is not None:
+            self.reward_scale.running.zero_()
+
     def state(self) -> dict[str, Tensor]:
         return {"generator": self.generator.get_state()}
 

@@ -59,6 +59,9 @@ def take_value(argv: list[str], flag: str, example: str = "") -> tuple[list[str]
     return rest, value
 
 
+SWITCH = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False, "1": True, "0": False}
+
+
 def which_checkpoint(text: str) -> str | int:
     """``latest``, ``best`` or a step, as ``--checkpoint`` takes it."""
     if text.replace("_", "").isdecimal():
@@ -84,9 +87,11 @@ def full_names(argv: list[str], kind: type) -> list[str]:
         name, equals, value = argument[2:].partition("=")
         path, negated = _find_flag(name, kind)
         if field_type(kind, path) is bool:
-            if not equals and todo and todo[0].lower() in ("true", "false"):
+            if not equals and todo and todo[0].lower() in SWITCH:
                 value = todo.pop(0)
-            off = negated != (value.lower() == "false")
+            if value and value.lower() not in SWITCH:
+                raise ConfigError(f"--{name}={value} must be true or false")
+            off = negated != (not SWITCH.get(value.lower(), True))
             out.append("--" + _flag((*path[:-1], f"no_{path[-1]}" if off else path[-1])))
         else:
             out.append(f"--{_flag(path)}{equals}{_whole(value)}")

@@ -48,12 +48,14 @@ def main(argv: list[str]) -> int:
     if name is not None and resumed is not None:
         raise ConfigError(f"fugu train {name} --resume {resumed}: a run knows its environment; leave {name} out")
     runs = Path(root or "runs")
+    if resumed is not None and env_kwargs:
+        raise ConfigError(f"--env.{next(iter(env_kwargs))}: a run keeps the environment it began with; start a new one")
     if resumed is not None and not help_asked:
         return _resume(resumed, argv, runs)
     from fugu.presets import preset
 
     start = preset(name or "cartpole", env_kwargs)
-    config = _parse(argv, dataclasses.replace(start, env_kwargs=env_kwargs))
+    config = _parse(argv, dataclasses.replace(start, env_kwargs={**start.env_kwargs, **env_kwargs}))
     from fugu.run.train import Interrupted, train
 
     try:
@@ -103,11 +105,12 @@ def _next_commands(run: Run) -> int:
     out = console()
     out.print(f"\ndone: {run.path}" + (f", mean return {last:.1f}" if last is not None else "") + ". Next:")
     program = _program()
+    no_target = "" if run.config.target is None else " --target None"
     commands = (
         (f"{program} eval {run.path}", "how good is it, over 100 episodes"),
         (f"{program} video {run.path}", "see it play"),
         (f"{program} plot {run.path}", "the curves of the training"),
-        (f"{program} train --resume {run.path} --steps {2 * run.config.steps}", "train on"),
+        (f"{program} train --resume {run.path} --steps {2 * run.config.steps}{no_target}", "train on"),
     )
     width = max(len(command) for command, _ in commands)
     for command, what in commands:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
+import os
 import signal
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -41,17 +43,22 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
     ``env`` is whatever ``fugu.vector.make`` takes by name. ``settings`` change fields of the environment's preset, by a name that is
     unique (``steps=100_000``, ``learning_rate=1e-3``), by section (``ppo={"gamma": 0.9}``) or by path; or give a whole ``config``.
     """
+    if isinstance(settings.get("policy"), str):
+        settings["policy.net"] = settings.pop("policy")
     if config is None:
         if not isinstance(env, str):
             raise ConfigError(f"train() takes an environment by name (Gymnasium id, file.py:Class, ...), got {env!r:.60}")
         config = preset(env, settings.get("env_kwargs"))
+        settings["env_kwargs"] = {**config.env_kwargs, **settings.get("env_kwargs", {})}
     config = override(config, settings)
+    text = to_toml(config)  # refuses what could not be read back
     with ExitStack() as stack:
         timer = Timer()
         trainer = make_trainer(config, clock=timer)
         stack.callback(trainer.source.vec.close)
         folder = store.create(Path(runs), Path(config.env).name)
-        folder.config.write_text(to_toml(config))
+        _write(folder.config, text)
+        stack.enter_context(folder.lock())
         trainer.folder = folder.checkpoints
         trainer.start()
         return _run(Run(folder), trainer, timer)
@@ -60,21 +67,51 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
 def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
     """Train on from the newest good checkpoint, exactly as the run would have gone on."""
     config = run.with_config(changes or {})
-    path = checkpoint.find(run.folder.checkpoints, "latest")
+    _refuse_other_run(run.config, config)
     with ExitStack() as stack:
+        stack.enter_context(run.folder.lock())
+        path = checkpoint.find(run.folder.checkpoints, "latest")
         timer = Timer()
         trainer = make_trainer(config, run.folder.checkpoints, timer)
         stack.callback(trainer.source.vec.close)
         trainer.load(path)
         if trainer.finished:
-            raise ConfigError(
-                f"this run has done its {config.steps:,} steps; give it more to do: "
-                f"fugu train --resume {run.path} --steps {2 * config.steps}"
-            )
+            raise ConfigError(_done(run, trainer))
         if config != run.config:
-            run.folder.config.write_text(to_toml(config))
+            _write(run.folder.config, to_toml(config))
             run.config = config
         return _run(run, trainer, timer)
+
+
+FIXED = (
+    *("env", "env_kwargs", "algorithm", "seed", "device", "policy", "ppo.normalize_reward", "ppo.normalize_value"),
+    *("optimizer.name", "vector.num_envs"),
+)
+"""what a run cannot change: its weights, statistics and environments would not fit"""
+
+
+def _refuse_other_run(before: TrainConfig, after: TrainConfig) -> None:
+    for name in FIXED:
+        get = operator.attrgetter(name)
+        if get(before) != get(after):
+            raise ConfigError(f"a run that goes on cannot change {name}; start a new one for that")
+
+
+def _done(run: Run, trainer: Trainer) -> str:
+    steps, target = trainer.config.steps, trainer.config.target
+    if trainer.steps >= steps:
+        return f"this run has done its {steps:,} steps; give it more to do: fugu train --resume {run.path} --steps {2 * steps}"
+    return f"this run has reached its target of {target:g}; drop it: fugu train --resume {run.path} --target None"
+
+
+def _write(path: Path, text: str) -> None:
+    """At once or not at all."""
+    draft = path.with_suffix(".tmp")
+    with draft.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
 
 
 class Report:
@@ -104,7 +141,6 @@ class Report:
 
 def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
     with ExitStack() as stack:
-        stack.enter_context(run.folder.lock())
         outputs = open_sinks(run.folder, run.config.log, dataclasses.asdict(run.config), trainer.updates, trainer.steps)
         stack.callback(outputs.close)
         header = Header(

@@ -70,6 +70,7 @@ def make_algorithm(config: TrainConfig, vec: VecEnv, device: torch.device) -> Al
             policy = make_policy(vec.observation_space, vec.action_space, config.policy).to(device)
         finally:
             torch.set_num_threads(threads)
+    policy.eval()  # nothing random or running inside a network: what it does must be repeatable in every minibatch
     return PPO(policy, config.ppo, num_agents=vec.num_agents, seed=config.seed)
 
 

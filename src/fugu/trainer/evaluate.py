@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,6 +102,12 @@ def evaluate(
                 done.append((int(played[agent]), int(agent), float(returns[agent]), int(lengths[agent])))
             played[agent] += 1
             returns[agent], lengths[agent] = 0.0, 0
+    if (played < share).any() and done:
+        warnings.warn(
+            f"{int((played < share).sum())} of {agents} agents had not finished after {max_steps} steps; long episodes are missing",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     if not done:
         raise FuguError(f"no episode of {vec.spec.name} ended within {max_steps} steps; give it a time limit")
     done = sorted(done)[:episodes]

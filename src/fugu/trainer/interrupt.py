@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -25,6 +26,8 @@ class Interrupt:
         self._before: dict[int, Any] = {}
         self._took: dict[str, float] = {}
         """phase -> seconds it took last time"""
+        self._asked_at = 0.0
+        self._reminder: threading.Timer | None = None
         self._phase: str | None = None
         self._since = 0.0
 
@@ -35,6 +38,9 @@ class Interrupt:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._reminder is not None:
+            self._reminder.cancel()
+            self._reminder.join()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -51,15 +57,29 @@ class Interrupt:
         finally:
             self._phase = None
 
+    def overdue(self) -> bool:
+        """Whether the end was asked for so long ago that a rollout must not go on."""
+        return self.asked is not None and time.monotonic() - self._asked_at > PATIENCE_S
+
     def _too_long(self) -> bool:
+        """Whether the phase, after the signal, would last longer than there is patience for, as far as one can tell."""
         if self.asked is None or self._phase is None:
             return False
-        left = self._took.get(self._phase, float("inf")) - (time.monotonic() - self._since)
-        return left > PATIENCE_S
+        spent = time.monotonic() - self._since
+        usual = self._took.get(self._phase, float("inf"))
+        return spent > usual or usual - spent > PATIENCE_S
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.asked = number
+        if self.asked is not None:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            if self._phase == "rollout" and self.overdue():
+                raise Stopped
+            return
+        self.asked, self._asked_at = number, time.monotonic()
         if self._phase == "rollout" and self._too_long():
             raise Stopped
+        # an environment that hangs now would not return to be asked: remind ourselves
+        self._reminder = threading.Timer(PATIENCE_S + 0.1, os.kill, (os.getpid(), signal.SIGTERM))
+        self._reminder.daemon = True
+        self._reminder.start()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from fugu.algorithm.contract import Algorithm, Metrics
+from fugu.errors import EnvError, EnvTimeout, WorkerDied
 from fugu.rollout.batch import Batch
 from fugu.rollout.onpolicy import OnPolicy, Stopped
 from fugu.trainer import checkpoint
@@ -83,14 +84,24 @@ class Trainer:
             try:
                 metrics = self.update(interrupt)
             except Stopped:
-                self.algorithm.load_state(before)
-                self.save(envs=False)
+                self._save_unfinished(before)
                 return
+            except (EnvError, EnvTimeout, WorkerDied):
+                self._save_unfinished(before)
+                if interrupt.asked:  # the signal reached the workers as well
+                    return
+                raise
             report(metrics)
             if self.updates % self._every == 0 and not self.finished:
                 self._save_if_possible()
         if self.saved_step != self.steps:
             self.save(ending=True)
+
+    def _save_unfinished(self, before: Mapping[str, torch.Tensor]) -> None:
+        """Save what was learned up to a rollout that came to nothing; its environments are lost."""
+        self.algorithm.load_state(before)
+        if self.saved_step != self.steps:  # else there is a checkpoint of this very moment, with its environments
+            self.save(envs=False)
 
     @property
     def finished(self) -> bool:
@@ -112,7 +123,7 @@ class Trainer:
         """One batch. Returns its metrics."""
         rate = self.optimizer.set_progress(self.progress)
         with interrupt.hurry("rollout"):
-            batch = self.source.next(self.algorithm.act)
+            batch = self.source.next(self.algorithm.act, interrupt.overdue)
         with self.clock("advantage"):
             batch = self.algorithm.prepare(batch, self.progress)
             rows = int(batch["mask"].sum())
@@ -173,9 +184,9 @@ class Trainer:
         score = self.score
         best = score is not None and (self.best is None or score > self.best)
         if best:
-            state["best"] = self.best = score
+            state["best"] = score
         checkpoint.save(self.folder, self.steps, tensors, state, keep=self.config.checkpoint.keep, best=best)
-        self.saved_step = self.steps
+        self.saved_step, self.best = self.steps, state["best"]
         if not ending and envs:
             self._restart_unsaved()
 
@@ -186,7 +197,11 @@ class Trainer:
     def _restart_unsaved(self) -> None:
         """Start environments anew that a checkpoint cannot hold; the same in every run, whether or not it was written."""
         if not self.source.vec.can_snapshot:
-            self.source.restart(self._restart_seed)
+            self._restart(self._restart_seed)
+
+    def _restart(self, seed: int) -> None:
+        self.source.restart(seed)
+        self.algorithm.restarted()
 
     def _save_if_possible(self) -> None:
         """A disk that is full now may not be at the next checkpoint, so training goes on; but not for ever."""
@@ -215,10 +230,10 @@ class Trainer:
         self.best = state["best"]
         self.saved_step = self.steps
         envs = saved.tensors.get("envs") or {}
-        if envs:
+        if envs and self.source.vec.can_snapshot:
             self.source.restore(envs)
         else:
-            self.source.restart(state["restart_seed"])
+            self._restart(state["restart_seed"] if not envs else self._restart_seed)
 
 
 def _means(seen: list[Metrics]) -> dict[str, float]:

@@ -172,7 +172,7 @@ class VecEnv:
     @property
     def can_snapshot(self) -> bool:
         """Whether the environments can be saved in the middle of their episodes."""
-        return hasattr(self._runner, "state")
+        return hasattr(type(self._runner), "state")
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """Copies of the environments' states and of the rows that wait for actions. All batches must be parked."""
@@ -188,8 +188,12 @@ class VecEnv:
         return saved
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
-        """Go on where ``snapshot`` was taken, with every batch parked."""
+        """Go on where ``snapshot`` was taken, with every batch parked. The number of environments must be the same."""
         self._check_open()
+        if not self.can_snapshot:
+            raise ConfigError(f"{self.spec.name} with backend={self.config.backend!r} cannot be put into a saved state")
+        if len(saved["obs"]) != self._buffers.rows[0].obs.nbytes:
+            raise ConfigError(f"the saved state is not of {self.num_envs} environments of {self.spec.name}")
         self._drain()
         self._runner.state = saved["state"].tobytes()  # type: ignore[attr-defined]
         for name in ROW_COLUMNS:
@@ -199,7 +203,8 @@ class VecEnv:
                 for group, agents in enumerate(self._groups):
                     getattr(self._rows[group][self._slot[group]], name)[...] = column[agents]
         self._received = None
-        self._parked = saved["parked"].tolist()
+        order = saved["parked"].tolist()
+        self._parked = order if sorted(order) == list(range(len(self._groups))) else list(range(len(self._groups)))
         self._served = [1] * len(self._groups)
         self._fresh = [False] * len(self._groups)
 

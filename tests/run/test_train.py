@@ -1,0 +1,78 @@
+"""``fugu.train`` and ``resume``: what they refuse, and what they keep."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import fugu
+from fugu.errors import ConfigError
+from fugu.run.store import RunError
+
+TINY = {"steps": 2000, "num_envs": 8, "horizon": 8, "minibatch": 64, "threads": 1, "log.board": "off"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return fugu.train("cartpole", runs=tmp_path_factory.mktemp("runs"), **TINY)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"hidden": [32]}, {"num_envs": 16}, {"normalize_reward": True}, {"optimizer.name": "muon"}, {"seed": 1}]
+)
+def test_a_run_cannot_change_what_its_checkpoints_depend_on(run, changes):
+    before = run.folder.config.read_text()
+    with pytest.raises(ConfigError, match="cannot change"):
+        run.resume(steps=4000, **changes)
+    assert run.folder.config.read_text() == before
+
+
+def test_a_run_whose_environments_move_to_another_backend_starts_new_episodes(run):
+    again = run.resume(steps=4000, backend="serial")
+    assert again.metrics()[-1]["steps"] >= 4000
+    assert all(row.get("episode/length", 9) >= 8 for row in again.metrics()[-10:])  # no episode from thin air
+
+
+def test_a_run_in_other_batches_goes_on(run):
+    assert run.resume(steps=6000, backend="native", batch_size=4).metrics()[-1]["steps"] >= 6000
+
+
+def test_a_run_that_is_being_trained_is_left_alone(run):
+    before = run.folder.config.read_text()
+    code = f"import fugu\nfugu.Run({str(run.path)!r}).resume(steps=10**6, learning_rate=1.0)"
+    with run.folder.lock():
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode and RunError.__name__ in done.stderr
+    assert run.folder.config.read_text() == before
+
+
+def test_a_target_that_was_reached_is_told_apart_from_steps_that_are_done(tmp_path):
+    done = fugu.train("cartpole", runs=tmp_path, **{**TINY, "steps": 50_000, "target": 5.0})
+    with pytest.raises(ConfigError, match="--target None"):
+        done.resume(steps=100_000)
+    done.resume(steps=done.metrics()[-1]["steps"] + 500, target=None)
+
+
+def test_settings_that_cannot_be_kept_leave_no_run_behind(tmp_path):
+    with pytest.raises(ConfigError, match="env_kwargs"):
+        fugu.train("CartPole-v1", runs=tmp_path / "runs", env_kwargs={"render_mode": object()}, **TINY)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_section_takes_settings_and_a_policy_its_file(tmp_path):
+    with pytest.raises(ConfigError, match="ppo is a section"):
+        fugu.train("cartpole", runs=tmp_path, ppo="fast")
+    with pytest.raises(ConfigError, match="nowhere.py"):
+        fugu.train("cartpole", runs=tmp_path, policy="nowhere.py:Net", **TINY)
+
+
+def test_settings_of_an_environment_add_to_those_of_its_preset(monkeypatch):
+    from fugu.cli import train as command
+
+    seen = {}
+    monkeypatch.setattr("fugu.run.train.train", lambda env, config, runs: seen.update(config=config))
+    monkeypatch.setattr(command, "_next_commands", lambda run: 0)
+    assert command.main(["ALE/Pong-v5", "--env.stack", "2"]) == 0
+    assert seen["config"].env_kwargs == {"game": "ALE/Pong-v5", "stack": 2}
