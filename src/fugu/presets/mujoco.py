@@ -32,4 +32,12 @@ TASKS = (
     *("InvertedPendulum-v5", "Pusher-v5", "Reacher-v5", "Swimmer-v5", "Walker2d-v5"),
 )
 
-PRESETS: Mapping[str, Callable[[], TrainConfig]] = {task: partial(_mujoco, task) for task in TASKS}
+PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
+    **{task: partial(_mujoco, task) for task in TASKS},
+    "HalfCheetah-v5": lambda: _mujoco(
+        "HalfCheetah-v5",
+        policy=PolicyConfig(hidden=(256, 256), activation="relu", initial_std=0.15, share=False, normalize_observation=True),
+        ppo=PPOConfig(gamma=0.98, lam=0.92, entropy_coef=0.0, normalize_reward=True, reward_clip=10.0),
+        optimizer=OptimizerConfig(learning_rate=3e-4),
+    ),
+}
