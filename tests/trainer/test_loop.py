@@ -179,6 +179,7 @@ def test_a_nan_stops_training_before_it_reaches_the_weights(tmp_path):
         ({"steps": -5}, "steps=-5"),
         ({"device": "cuda:9"}, "device='cuda:9'"),
         ({"device": "gpu"}, "device='gpu'"),
+        ({"vector": VectorConfig(num_envs=16, seed=3)}, "give --seed 3"),
     ],
 )
 def test_impossible_sizes_are_refused_with_a_suggestion(changes, says):

@@ -121,6 +121,10 @@ class TrainConfig:
             object.__setattr__(self, name, operator.index(value))
             if value < 1:
                 raise ConfigError(f"{name}={value} must be at least 1")
+        if self.vector.seed:
+            raise ConfigError(
+                f"vector.seed={self.vector.seed}: a run has one seed for everything; give --seed {self.vector.seed}"
+            )
         if self.seed < 0:
             raise ConfigError(f"seed={self.seed} must not be negative")
         if self.minibatch is not None and self.minibatch % self.horizon:
