@@ -22,6 +22,10 @@ class CallOrderError(FuguError, RuntimeError):
     """A method was called in a state in which it has no meaning (``recv`` before ``async_reset``, ...)."""
 
 
+class GpuError(FuguError, RuntimeError):
+    """A GPU, its driver or its compiler is missing or failed."""
+
+
 class MissingExtra(FuguError, ImportError):
     """An optional dependency is not installed."""
 
