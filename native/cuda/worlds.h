@@ -84,7 +84,8 @@ __device__ inline void store_row(char* to, const void* from) {
 // `here` is false where there is no world w. `staged` is the warp's own share of shared memory.
 template <typename E, typename Act>
 __device__ inline void write_rows(const DeviceRows<E>& out, int worlds, int w, bool here, char* staged, const Act& act) {
-  const int lane = lane_of_thread(), begin = w - lane, count = worlds - begin < 32 ? worlds - begin : 32;
+  const int lane = lane_of_thread(), begin = w - lane, left = worlds - begin;
+  const int count = left < 0 ? 0 : left < 32 ? left : 32;  // worlds of this warp
   const size_t agent = static_cast<size_t>(w) * E::agents, world = static_cast<size_t>(w), first_world = static_cast<size_t>(begin);
   char* const staged_masks = staged + kStagedBytes<E> - 32 * kMaskBytes<E>;
   if (here) {

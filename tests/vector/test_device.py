@@ -16,7 +16,7 @@ import fugu
 from fugu.cli.main import main
 from fugu.cuda.libraries import nvrtc
 from fugu.cuda.module import EXACT, cubin
-from fugu.cuda.worlds import kernel_source
+from fugu.cuda.worlds import KERNELS, kernel_source
 from fugu.emulation.check.actions import action_rows, allowed
 from fugu.emulation.native import descriptions, names
 from fugu.errors import CallOrderError, ConfigError, GpuError, SpaceError
@@ -81,6 +81,13 @@ def test_a_thousand_steps_are_those_of_the_cpu_engine(env: str) -> None:
 @pytest.mark.parametrize("env", names())
 def test_a_thousand_steps_on_a_gpu_are_those_of_the_cpu_engine(env: str) -> None:
     assert play_both(env, "cuda", 1000, worlds=1013) > 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("env", ["cartpole", "connect4", "snake"])
+def test_blocks_may_be_less_than_full(env: str, device: str) -> None:
+    """130 worlds leave whole warps of the last block without any."""
+    assert play_both(env, device, 40, worlds=130, max_steps=9) > 130
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -183,14 +190,16 @@ def test_a_header_of_ones_own_runs_on_a_device(device: str, tmp_path: Path, monk
     assert play_both("my_env.h", device, 150) > 0
 
 
-@pytest.mark.parametrize("env", names())
-def test_the_real_compiler_takes_every_environment(env: str) -> None:
+@pytest.mark.parametrize("env", [*names(), "my_env.h"])
+def test_the_real_compiler_takes_every_environment(env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         nvrtc()
     except GpuError:
         pytest.skip("no NVRTC here")
-    text = kernel_source(env).text + "#include <fugu/cuda/worlds_kernels.h>\n"
-    image = cubin(text, "sm_90", EXACT, (), env).read_bytes()
+    monkeypatch.chdir(tmp_path)
+    assert env != "my_env.h" or main(["new", "env", "--native", env]) == 0
+    source = kernel_source(env)
+    image = cubin(f"{source.text}{KERNELS}", "sm_90", EXACT, source.files, env).read_bytes()
     assert b"step_worlds" in image and b"reset_worlds" in image
 
 

@@ -21,6 +21,9 @@ STRUCT = re.compile(r"struct (\w+) \{\s*static constexpr const char\* name = ")
 """the environment in a header of the package: the struct that begins with its name"""
 
 
+KERNELS = "#include <fugu/cuda/worlds_kernels.h>\n"
+
+
 @dataclass(frozen=True)
 class KernelSource:
     name: str
@@ -45,8 +48,9 @@ def kernel_source(env: str) -> KernelSource:
 
 def worlds_module(source: KernelSource, device: torch.device) -> Module:
     """The kernels ``reset_worlds`` and ``step_worlds``, with the CPU's arithmetic: the same bits."""
-    text = f"{source.text}#include <fugu/cuda/worlds_kernels.h>\n"
-    return compile_module(text, device, options=EXACT, sources=source.files, what=f"environment {source.name}")
+    return compile_module(
+        f"{source.text}{KERNELS}", device, options=EXACT, sources=source.files, what=f"environment {source.name}"
+    )
 
 
 def block_size(worlds: int, staged: int) -> int:

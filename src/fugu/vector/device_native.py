@@ -7,6 +7,7 @@ device "cpu" the kernels are emulated, slowly, for tests; to step on the CPU use
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ class NativeDevice:
         module = worlds_module(source, device)
         self._reset = module.kernel("reset_worlds", "pisp" + "p" * 7)
         self._step = module.kernel("step_worlds", "pisip" + "p" * 8)
-        self._num_envs = num_envs
+        self._num_envs, self._device = num_envs, device
         obs_bytes = self.spec.num_agents * Layout(self.spec.observation_space).nbytes
         self._one_store = obs_bytes if obs_bytes in ONE_STORE else 1
         staged = (0 if obs_bytes in ONE_STORE else obs_bytes) + self.spec.num_agents * self.num_choices
@@ -57,11 +58,13 @@ class NativeDevice:
 
     def reset(self, seeds: Tensor, rows: DeviceRows) -> None:
         arguments = (self._words, self._num_envs, self._params, seeds, *self._columns(rows))
-        self._reset(self._grid, self._block, *arguments, shared=self._shared)
+        with self._current_device():
+            self._reset(self._grid, self._block, *arguments, shared=self._shared)
 
     def step(self, action: Tensor, rows: DeviceRows) -> None:
         arguments = (self._words, self._num_envs, self._params, self._time_limit, action, *self._columns(rows), self._logs)
-        self._step(self._grid, self._block, *arguments, shared=self._shared)
+        with self._current_device():
+            self._step(self._grid, self._block, *arguments, shared=self._shared)
 
     def drain(self) -> Drained:
         sums = torch.cat([self._logs[:, :1].sum(0).double(), self._logs.view(torch.float64)[:, 1:].sum(0)]).cpu().tolist()
@@ -71,6 +74,10 @@ class NativeDevice:
 
     def state(self) -> dict[str, Tensor]:
         return {"state": self._words}
+
+    def _current_device(self) -> AbstractContextManager[Any]:
+        """Kernels start on the current device's stream, which need not be this one's."""
+        return nullcontext() if self._device.type == "cpu" else torch.cuda.device(self._device)
 
     def _columns(self, rows: DeviceRows) -> tuple[Tensor | None, ...]:
         if rows.obs.data_ptr() % self._one_store:
