@@ -194,6 +194,17 @@ def test_a_restored_snapshot_goes_on_as_the_first_time(device: str | None) -> No
     assert go_on(other) == expected
 
 
+def test_the_checker_takes_them_and_finds_what_is_wrong() -> None:
+    report = fugu.check_env(Duel, steps=100)
+    assert report.ok and report.facts["kind"] == "TensorEnv", report
+
+    class NaN(Duel):
+        def observe(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {**super().observe(state), "sum": torch.full((len(state["sum"]), 2, 1), torch.nan)}
+
+    assert not fugu.check_env(NaN, steps=20).ok
+
+
 def test_mistakes_are_named() -> None:
     class Short(Duel):
         def reset(self, n: int, uniform: Uniform) -> dict[str, Tensor]:

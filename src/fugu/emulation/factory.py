@@ -96,7 +96,9 @@ def is_native(env: Any) -> bool:
 
 def is_tensor_env(env: Any) -> bool:
     """Whether ``env``, an instance or a class, has the members of a ``TensorEnv`` (emulation/tensor.py)."""
-    return all(callable(getattr(env, name, None)) for name in ("step", "observe", "reset")) and _takes(env.reset, "uniform")
+    if not all(callable(getattr(env, name, None)) for name in ("step", "observe", "reset")):
+        return False
+    return _takes(env.reset, "uniform") and not _has_kwargs(env.reset)
 
 
 def tensor_env_class(env: Any) -> Callable[..., Any] | None:

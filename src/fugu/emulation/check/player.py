@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from fugu.emulation.check.actions import Actions
-from fugu.emulation.factory import is_native
+from fugu.emulation.factory import is_native, is_tensor_env
 from fugu.emulation.gymnasium import _takes
 from fugu.emulation.writer import five_values
 from fugu.errors import SpaceError
@@ -238,6 +238,8 @@ def kind_of(env: Any) -> str:
     """What the environment is, in words."""
     if is_native(env):
         return "fugu.Env"
+    if is_tensor_env(env):
+        return "TensorEnv"
     if isinstance(env, gymnasium.vector.VectorEnv):
         return "Gymnasium vector"
     if hasattr(env, "agent_iter") or (hasattr(env, "agent_selection") and hasattr(env, "last")):
