@@ -2,7 +2,7 @@
 
 ``mlp``, ``lstm``, ``sample_categorical`` and ``ppo_loss_categorical`` use the native core for float32 tensors on a CPU and are their
 ``_reference`` otherwise: on other devices, for other dtypes, and where the core is not built. Both give the same numbers up to
-rounding. The native ones give the same bits in every run and on any number of threads; they use as many as
+rounding. Where ``fugu.cuda`` has a kernel for a GPU, that is used there. The native ones give the same bits in every run and on any number of threads; they use as many as
 ``threads()`` says. Gradients are of first order.
 """
 
@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fugu.cuda import sample as cuda_sample
+from fugu.cuda.use import ready
 from fugu.native import native
 
 ACTIVATIONS = {"none": 0, "tanh": 1, "relu": 2}  # the numbers are those of learn.h
@@ -167,6 +169,8 @@ def sample_categorical(logits: Tensor, uniform: Tensor, action_mask: Tensor | No
     ``logits`` are [rows, choices]. Choices whose ``action_mask`` is False are never taken; a row without a choice left is uniform.
     Not differentiable.
     """
+    if ready(logits, uniform) and cuda_sample.block_of(cuda_sample.words_categorical(logits.shape[1])):
+        return cuda_sample.sample_categorical(logits.detach(), uniform, action_mask)
     if not can_use_native(logits, uniform):
         return sample_categorical_reference(logits, uniform, action_mask)
     action = torch.empty(logits.shape[0], dtype=torch.int64)
