@@ -23,13 +23,14 @@ _PROBE = '#include <fugu/cuda/kernel.h>\nextern "C" __global__ void probe() {}\n
 _emulated = False
 
 
-def ready(*tensors: Tensor | None, half: bool = False) -> bool:
+def ready(first: Tensor, *others: Tensor | None, half: bool = False) -> bool:
     """Whether our kernels can take these (None is skipped). Floating tensors must be float32; with ``half`` bfloat16 will do too."""
-    given = [tensor for tensor in tensors if tensor is not None]
-    device = given[0].device
-    if not (device.type == "cuda" or (_emulated and device.type == "cpu")):
+    if not (first.is_cuda or (_emulated and first.is_cpu)):
         return False
-    for tensor in given:
+    device = first.device
+    for tensor in (first, *others):
+        if tensor is None:
+            continue
         if tensor.device != device:
             return False
         if tensor.is_floating_point() and not (tensor.dtype == torch.float32 or (half and tensor.dtype == torch.bfloat16)):

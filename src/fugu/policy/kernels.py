@@ -2,8 +2,8 @@
 
 ``mlp``, ``lstm``, ``sample_categorical`` and ``ppo_loss_categorical`` use the native core for float32 tensors on a CPU and are their
 ``_reference`` otherwise: on other devices, for other dtypes, and where the core is not built. Both give the same numbers up to
-rounding. Where ``fugu.cuda`` has a kernel for a GPU, that is used there. The native ones give the same bits in every run and on any number of threads; they use as many as
-``threads()`` says. Gradients are of first order.
+rounding. The native ones give the same bits in every run and on any number of threads; they use as many as ``threads()`` says.
+Gradients are of first order. Where ``fugu.cuda`` has a kernel for a GPU, that is used there.
 """
 
 from __future__ import annotations
