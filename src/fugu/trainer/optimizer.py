@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from fugu.cuda.adam import DeviceAdam
+from fugu.cuda.use import ready
 from fugu.errors import ConfigError
 from fugu.trainer.adam import Adam
 from fugu.trainer.config import OptimizerConfig
@@ -23,10 +25,11 @@ class Optimizer:
         hidden = [p for name, p in named if config.name == "muon" and p.ndim == 2 and "head" not in name]
         chosen = set(map(id, hidden))
         rest = [p for p in self.parameters if id(p) not in chosen]
-        self.adam: Adam | None = None
+        self.adam: Adam | DeviceAdam | None = None
         self.muon: torch.optim.Optimizer | None = None
         if rest:
-            self.adam = Adam(
+            kind = DeviceAdam if not hidden and ready(*rest) else Adam
+            self.adam = kind(
                 rest,
                 learning_rate=config.learning_rate,
                 betas=(config.beta1, config.beta2),
@@ -45,10 +48,15 @@ class Optimizer:
             )
 
     def step(self, loss: Tensor) -> Tensor:
-        """Minimise ``loss`` by one step. Returns the length of the gradient; if that is not finite, nothing was changed."""
+        """Minimise ``loss`` by one step. Returns the length of the gradient; if that is not finite, nothing was changed.
+
+        Where kernels of our own take the step, nothing waits for the device, and a CUDA graph may capture all of it.
+        """
         for p in self.parameters:
             p.grad = None
         loss.backward()
+        if isinstance(self.adam, DeviceAdam):
+            return self.adam.step(self.config.max_grad_norm)
         norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         length = norm.item()
         if math.isfinite(length):
