@@ -66,7 +66,15 @@ def reference(
     weight = row_weight(rows["mask"])
     advantage = normalized(rows["advantage"], weight) if normalize else rows["advantage"]
     loss = ppo_loss_of(
-        logprob, entropy, out[:, -1], rows["old_logprob"], advantage, rows["old_value"], rows["value_target"], weight, **settings
+        logprob,
+        entropy,
+        out[:, -1],
+        rows["old_logprob"],
+        advantage,
+        rows["old_value"],
+        rows["value_target"],
+        weight,
+        **settings,
     )
     return loss._asdict(), list(torch.autograd.grad(loss.total, [*weights, *biases]))
 

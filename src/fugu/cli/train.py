@@ -54,7 +54,8 @@ def main(argv: list[str]) -> int:
         return _resume(resumed, argv, runs)
     from fugu.presets import preset
 
-    start = preset(name or "cartpole", env_kwargs)
+    _, device = take_value(argv, "--device", "cuda")
+    start = preset(name or "cartpole", env_kwargs, device or "cpu")
     config = _parse(argv, dataclasses.replace(start, env_kwargs={**start.env_kwargs, **env_kwargs}))
     from fugu.run.train import Interrupted, train
 

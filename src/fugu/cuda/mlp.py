@@ -12,7 +12,6 @@ Nothing here waits for the device or depends on what is in it, so that all of it
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -220,7 +219,9 @@ def _parameters(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> _Paramet
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         for tensor in (weight, bias):
             if tensor.dtype != torch.float32 or not tensor.is_contiguous():
-                raise TypeError(f"expected parameters that are float32 and contiguous, got {tensor.dtype}, strides {tensor.stride()}")
+                raise TypeError(
+                    f"expected parameters that are float32 and contiguous, got {tensor.dtype}, strides {tensor.stride()}"
+                )
         out.weight[i], out.bias[i] = weight.data_ptr(), bias.data_ptr()
     return out
 
@@ -253,6 +254,6 @@ def _rows(columns: Sequence[Tensor], inputs: int) -> tuple[list[Tensor], _RowOrd
 def _row_strides(column: Tensor, axes: int, numbers: int) -> tuple[int, ...] | None:
     """Strides of ``*rows`` in rows; None where a row is not one piece or rows are not ``numbers`` apart."""
     stride = column.stride()
-    if numbers > 1 and stride[-1] != 1 or any(s % numbers for s in stride[:axes]):
+    if (numbers > 1 and stride[-1] != 1) or any(s % numbers for s in stride[:axes]):
         return None
     return tuple(s // numbers for s in stride[:axes])

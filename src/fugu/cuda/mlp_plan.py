@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -41,7 +41,7 @@ class Card:
 def card_of(device: torch.device) -> Card:
     if device.type == "cpu":
         return Card(processors=2, emulated=True)  # few, so that a test's blocks have more than one tile
-    properties = torch.cuda.get_device_properties(device)
+    properties: Any = torch.cuda.get_device_properties(device)
     block = properties.shared_memory_per_block_optin
     return Card(properties.multi_processor_count, block, getattr(properties, "shared_memory_per_multiprocessor", block + 1024))
 

@@ -48,7 +48,7 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
     if config is None:
         if not isinstance(env, str):
             raise ConfigError(f"train() takes an environment by name (Gymnasium id, file.py:Class, ...), got {env!r:.60}")
-        config = preset(env, settings.get("env_kwargs"))
+        config = preset(env, settings.get("env_kwargs"), str(settings.get("device", "cpu")))
         settings["env_kwargs"] = {**config.env_kwargs, **settings.get("env_kwargs", {})}
     config = override(config, settings)
     text = to_toml(config)  # refuses what could not be read back

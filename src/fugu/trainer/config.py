@@ -94,6 +94,8 @@ class TrainConfig:
     """how often a batch is gone through"""
     device: str = "cpu"
     """where the policy learns: cpu, cuda, cuda:1"""
+    precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
+    """of matrix products on a GPU: float32, tf32 (10 bits of mantissa) or bf16 (8); auto: tf32. A CPU always has float32"""
     threads: int | None = None
     """that compute the policy; none: one per usable core"""
     vector: VectorConfig = field(default_factory=lambda: VectorConfig(num_envs=64))
@@ -125,6 +127,10 @@ class TrainConfig:
             raise ConfigError(
                 f"vector.seed={self.vector.seed}: a run has one seed for everything; give --seed {self.vector.seed}"
             )
+        if self.precision not in ("auto", "float32", "tf32", "bf16"):
+            raise ConfigError(f"precision={self.precision!r} must be auto, float32, tf32 or bf16")
+        if self.device == "cpu" and self.precision in ("tf32", "bf16"):
+            raise ConfigError(f"precision={self.precision} is for GPUs; a CPU computes in float32: leave it at auto")
         if self.seed < 0:
             raise ConfigError(f"seed={self.seed} must not be negative")
         if self.minibatch is not None and self.minibatch % self.horizon:

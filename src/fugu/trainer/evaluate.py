@@ -93,7 +93,7 @@ def evaluate(
         mask = None if rows.action_mask is None or rows.action_mask.all() else torch.from_numpy(rows.action_mask).to(device)
         acted = act(torch.from_numpy(obs).to(device), state, torch.from_numpy(rows.first).to(device), mask, greedy=greedy)
         state, counted = acted.state, rows.mask
-        obs, reward, terminated, truncated, _ = vec.step(acted.env_action)
+        obs, reward, terminated, truncated, _ = vec.step(acted.env_action.cpu().numpy())
         rows = vec.rows
         returns += reward
         lengths += counted
