@@ -9,7 +9,10 @@ import pytest
 
 import fugu
 from fugu.errors import ConfigError
+from fugu.run.config import LogConfig
 from fugu.run.store import RunError
+from fugu.trainer.config import TrainConfig
+from fugu.vector.config import VectorConfig
 
 TINY = {"steps": 2000, "num_envs": 8, "horizon": 8, "minibatch": 64, "threads": 1, "log.board": "off"}
 
@@ -59,6 +62,40 @@ def test_settings_that_cannot_be_kept_leave_no_run_behind(tmp_path):
     with pytest.raises(ConfigError, match="env_kwargs"):
         fugu.train("CartPole-v1", runs=tmp_path / "runs", env_kwargs={"render_mode": object()}, **TINY)
     assert not (tmp_path / "runs").exists()
+
+
+PICKY = """
+import gymnasium, numpy as np, pathlib
+class Picky(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    def __init__(self, **settings):
+        with (pathlib.Path(__file__).parent / "seen").open("a") as file:
+            file.write(repr(settings) + "\\n")
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, True, {}
+"""
+
+
+def test_a_run_that_goes_on_gives_its_environments_what_it_began_with(tmp_path):
+    (tmp_path / "picky.py").write_text(PICKY)
+    config = TrainConfig(
+        env=f"{tmp_path}/picky.py:Picky",
+        env_kwargs={"size": (5, 5), "names": ["a", ("b",)], "inner": {"at": (1, [2])}},
+        steps=32,
+        horizon=8,
+        vector=VectorConfig(num_envs=2, backend="serial"),
+        log=LogConfig(board="off"),
+    )
+    run = fugu.train(config=config, runs=tmp_path / "runs")
+    fugu.Run(run.path).resume(steps=64)
+    fugu.Run(run.path).evaluate(2)
+    seen = (tmp_path / "seen").read_text().splitlines()
+    assert len(seen) == 6 and len(set(seen)) == 1, seen
+    assert "(5, 5)" in seen[0]
 
 
 def test_a_section_takes_settings_and_a_policy_its_file(tmp_path):
