@@ -84,8 +84,8 @@ def main(argv: list[str]) -> int:
     out.print(f"  highest       {max(result.returns):.2f}")
     out.print(f"  mean length   {sum(result.lengths) / result.episodes:.1f} steps")
     out.print(f"  written to    {kept}", soft_wrap=True)
-    if result.episodes < options.episodes:
-        out.print(f"  {options.episodes - result.episodes} episodes did not end in time and are left out", style="yellow")
+    if result.cut:
+        out.print(f"  cut           {result.cut} episodes did not end in time and are missing above", style="yellow")
     return 0
 
 
