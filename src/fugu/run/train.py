@@ -80,6 +80,8 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
         if config != run.config:
             _write(run.folder.config, to_toml(config))
             run.config = config
+        if run.folder.diverged.exists():
+            run.folder.diverged.replace(run.folder.diverged.with_stem("diverged-earlier"))
         return _run(run, trainer, timer)
 
 
@@ -156,10 +158,10 @@ def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
         try:
             trainer.run(report, interrupt)
         except Diverged as error:
-            file = error.save(run.path)
+            error.save(run.folder.diverged)
             good = checkpoint.find(run.folder.checkpoints, "latest") if trainer.saved_step is not None else None
             raise FuguError(
-                f"{error}\n  the minibatch is in {file}"
+                f"{error}\n  the minibatch is in {run.folder.diverged}"
                 + (f"\n  the last good checkpoint is {good}" if good else "\n  there was no checkpoint yet")
             ) from error
         if interrupt.asked:
