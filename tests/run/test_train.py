@@ -8,8 +8,10 @@ import sys
 import pytest
 
 import fugu
+from fugu.cli.main import main
 from fugu.errors import ConfigError
 from fugu.run.config import LogConfig
+from fugu.run.overview import overviews
 from fugu.run.store import RunError
 from fugu.trainer.config import TrainConfig
 from fugu.vector.config import VectorConfig
@@ -96,6 +98,38 @@ def test_a_run_that_goes_on_gives_its_environments_what_it_began_with(tmp_path):
     seen = (tmp_path / "seen").read_text().splitlines()
     assert len(seen) == 6 and len(set(seen)) == 1, seen
     assert "(5, 5)" in seen[0]
+
+
+NET = """
+from torch import nn
+class Net(nn.Module):
+    hidden_size = 4
+    def __init__(self, observation_space, action_space):
+        super().__init__()
+        self.encoder, self.policy, self.value = nn.Linear(2, 4), nn.Linear(4, 2), nn.Linear(4, 1)
+    def encode(self, obs):
+        return self.encoder(obs)
+    def decode(self, hidden):
+        return self.policy(hidden), self.value(hidden)
+"""
+
+
+def test_a_run_with_files_of_the_users_own_works_from_any_folder(tmp_path, monkeypatch, capsys):
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for folder in (here / "sub", elsewhere):
+        folder.mkdir(parents=True)
+    (here / "sub" / "picky.py").write_text(PICKY)
+    (here / "net.py").write_text(NET)
+    settings = {"steps": 32, "horizon": 8, "minibatch": 16, "num_envs": 2, "backend": "serial", "board": "off"}
+    monkeypatch.chdir(here)
+    run = fugu.train("sub/picky.py:Picky", policy="net.py:Net", runs="runs", **settings)
+    assert [one.env for one in overviews("runs")] == ["sub/picky.py:Picky"]
+    monkeypatch.chdir(elsewhere)
+    again = fugu.Run(here / run.path)
+    assert again.evaluate(2).lengths == (1, 1)
+    assert again.resume(steps=64).metrics()[-1]["steps"] >= 64
+    assert main(["eval", str(here / run.path), "--episodes", "2"]) == 0
+    assert "../here/sub/picky.py:Picky, checkpoint" in capsys.readouterr().out
 
 
 def test_a_section_takes_settings_and_a_policy_its_file(tmp_path):

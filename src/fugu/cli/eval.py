@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from fugu.cli.options import console, parse, take_env_kwargs, which_checkpoint
+from fugu.emulation.place import from_here
 from fugu.errors import ConfigError, FuguError
 
 
@@ -77,7 +78,7 @@ def main(argv: list[str]) -> int:
     low, high = result.interval
     out = console()
     actions = "most likely actions" if options.greedy else "actions drawn"
-    out.print(f"{run.path}: {run.config.env}, checkpoint of step {step:,}, {actions}, seed {options.seed}")
+    out.print(f"{run.path}: {from_here(run.config.env)}, checkpoint of step {step:,}, {actions}, seed {options.seed}")
     out.print(f"  episodes      {result.episodes}")
     out.print(f"  mean return   {result.mean:.2f}   95% interval {low:.2f} to {high:.2f}")
     out.print(f"  lowest        {min(result.returns):.2f}")
