@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,10 +53,8 @@ class Recorded:
         self._graph = graph
 
     def _give_up(self, graph: Any, before: Sequence[torch.Tensor]) -> None:
-        try:
+        with contextlib.suppress(RuntimeError):
             graph.capture_end()  # fails as well, but ends the recording
-        except RuntimeError:
-            pass
         torch.cuda.synchronize(self.device)
         for generator, state in zip(self.generators, before, strict=True):
             generator.set_state(state)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fugu.cuda.loss import SUMS as STAT_NAMES
 from fugu.cuda.mlp_plan import (
     PREPARE_THREADS,
     REDUCE_THREADS,
@@ -32,7 +33,6 @@ from fugu.cuda.mlp_plan import (
     plan_update,
 )
 from fugu.cuda.module import EXACT, Module, compile_module
-from fugu.policy.kernels import STATS as STAT_NAMES
 
 MAX_ROWS = 2**30
 LOSS = 6

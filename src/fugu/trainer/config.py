@@ -77,7 +77,7 @@ class TrainConfig:
     algorithm: Literal["ppo"] = "ppo"
     """how it learns"""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """settings of the environment; on the command line --env.NAME VALUE"""
+    """settings of the environment; on the command line --env.NAME VALUE. Lists in them become tuples"""
     seed: int = 0
     """of everything random: weights, actions, order of minibatches, environments"""
     steps: int = 1_000_000
@@ -112,6 +112,7 @@ class TrainConfig:
     """where metrics go"""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "env_kwargs", _with_tuples(self.env_kwargs))
         for name in ("steps", "horizon", "passes", "minibatch", "epochs", "threads"):
             value = getattr(self, name)
             if value is None and name in ("minibatch", "threads"):
@@ -159,3 +160,11 @@ class TrainConfig:
                 f"try --minibatch {near}"
             )
         return segments // each
+
+
+def _with_tuples(value: Any) -> Any:
+    """TOML knows one kind of sequence, and a run that goes on from its file must see what it began with. Tuples, because they are
+    what environments can be strict about (``frameskip=(2, 5)`` of Atari) and nobody can change them."""
+    if isinstance(value, Mapping):
+        return {name: _with_tuples(inner) for name, inner in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list | tuple) else value

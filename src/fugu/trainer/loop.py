@@ -1,8 +1,8 @@
 """The training loop. There is one; algorithms, sources and policies plug into it.
 
-``Trainer.update`` is the whole of it: ``collect`` a batch from the source and ``prepare`` it, ``learn`` from minibatches of it, and
-``finish``. Around it ``run`` keeps the count, saves, and stops. Everything a checkpoint needs is gathered in ``save`` and put back in ``load``, so a run
-that goes on from a checkpoint does, bit for bit, what the uninterrupted run does.
+``Trainer.update`` is the whole of it: ``collect`` a batch from the source and ``prepare`` it, ``learn`` from minibatches of
+it, and ``finish``. Around it ``run`` keeps the count, saves, and stops. Everything a checkpoint needs is gathered in ``save``
+and put back in ``load``, so a run that goes on from a checkpoint does, bit for bit, what the uninterrupted run does.
 """
 
 from __future__ import annotations
