@@ -38,7 +38,7 @@ def play(lengths: list[int], episodes: int, max_steps: int = 100) -> Evaluation:
     """One environment per length."""
 
     def act(obs, state, first, action_mask, *, greedy=False):
-        return Act(np.zeros(len(obs), np.int64), None)
+        return Act(torch.zeros(len(obs), dtype=torch.int64), None)
 
     with vector.make([functools.partial(Long, length) for length in lengths], backend="serial") as vec:
         return evaluate(
