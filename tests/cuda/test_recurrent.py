@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fugu.cuda import mingru
-from fugu.policy import MinGRU
+from fugu.cuda import lstm, mingru
+from fugu.policy import LSTM, MinGRU
 
 BATCH, HORIZON, SIZE_IN = 5, 7, 6
 
 CORES: dict[str, Callable[[], Any]] = {
+    "lstm": lambda: LSTM(SIZE_IN, 9),
     "mingru": lambda: MinGRU(SIZE_IN, 9),
     "mingru, two layers": lambda: MinGRU(SIZE_IN, SIZE_IN, 2),
 }
@@ -56,7 +57,7 @@ def assert_close(found: list[Tensor], expected: list[Tensor], error: float) -> N
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
-    for module in (mingru,):
+    for module in (lstm, mingru):
         real = module.kernel
         monkeypatch.setattr(module, "kernel", lambda *args, real=real: names.append(args[1]) or real(*args))
     return names
