@@ -1,4 +1,4 @@
-"""An LSTM on the device: products of matrices by torch, all else of a step in one launch. ``policy/recurrent.py`` says what is computed.
+"""An LSTM on the device: matrix products by torch, the rest of a step in one launch. ``policy/recurrent.py`` says what is meant.
 
 Shapes: ``x [T, B, I]``, ``state [B, 2H]`` (h and c), ``first [T, B]``, weights as ``LSTM`` has them. Products are in float32 (or in
 tf32, where torch is told so), or under autocast in bfloat16; cells and states are float32.

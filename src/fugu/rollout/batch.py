@@ -20,6 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fugu.cuda.gather import COLUMNS, gather, lies_by_steps
+from fugu.cuda.use import ready
+
 PER_SEGMENT = frozenset({"state", "bootstrap", "priority", "importance"})
 """state: of the recurrent core before the first row; bootstrap: value of the observation after the last row; priority: how likely
 a segment is drawn; importance: what a segment drawn by priority counts for"""
@@ -51,7 +54,12 @@ class Batch:
         return Batch({**self.columns, **columns})
 
     def rows(self, index: Tensor) -> Batch:
-        """The segments ``index`` names, whole; copies."""
+        """The segments ``index`` names, whole; copies.
+
+        On a GPU, where a step's segments are neighbours in memory, that stays so, and all columns are copied in one launch.
+        """
+        if ready(*self.columns.values(), half=True) and lies_by_steps(self.columns["reward"]) and len(self.columns) <= COLUMNS:
+            return Batch(gather(self.columns, index.to(self.columns["reward"].device), once=PER_SEGMENT))
         return Batch({name: column.index_select(0, index.to(column.device)) for name, column in self.columns.items()})
 
     def to(self, device: torch.device) -> Batch:
