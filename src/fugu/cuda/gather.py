@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Mapping
 
-import torch
 from torch import Tensor
 
 from fugu.cuda.sample import blocks
