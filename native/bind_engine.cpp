@@ -95,7 +95,27 @@ nb::dict describe(const fugu::EngineApi& api) {
   out["logs"] = nb::tuple(logs);
   out["renders"] = api.render != nullptr;
   out["masks_actions"] = api.masks_actions;
+  out["world_bytes"] = api.world_bytes;
   return out;
+}
+
+std::vector<double> values_of(const fugu::EngineApi& api, const nb::dict& settings) {
+  std::vector<double> values;
+  for (int i = 0; i < api.params; ++i)
+    values.push_back(settings.contains(api.param[i].name) ? nb::cast<double>(settings[api.param[i].name]) : api.param[i].value);
+  return values;
+}
+
+int limit_of(const fugu::EngineApi& api, const nb::dict& settings) {
+  return settings.contains("max_steps") ? nb::cast<int>(settings["max_steps"]) : api.time_limit;
+}
+
+// What a kernel of the environment is given by value: its Params as bytes, and the time limit.
+nb::tuple device_settings(const std::string& name, const nb::dict& settings) {
+  const fugu::EngineApi& api = find(name);
+  std::vector<char> params(api.params_bytes);
+  api.pack_params(values_of(api, settings).data(), params.data());
+  return nb::make_tuple(nb::bytes(params.data(), params.size()), limit_of(api, settings));
 }
 
 // What the buffer protocol says of an array; nothing where it has none, or lies in pieces.
@@ -130,11 +150,7 @@ class Worlds {
  public:
   Worlds(const std::string& name, size_t worlds, const nb::dict& settings, const std::vector<size_t>& bounds, size_t threads)
       : api_(find(name)), worlds_(worlds), pool_(threads - 1) {
-    std::vector<double> values;
-    for (int i = 0; i < api_.params; ++i)
-      values.push_back(settings.contains(api_.param[i].name) ? nb::cast<double>(settings[api_.param[i].name]) : api_.param[i].value);
-    const int limit = settings.contains("max_steps") ? nb::cast<int>(settings["max_steps"]) : api_.time_limit;
-    engine_ = api_.create(worlds, values.data(), limit);
+    engine_ = api_.create(worlds, values_of(api_, settings).data(), limit_of(api_, settings));
     for (size_t g = 0; g + 1 < bounds.size(); ++g)
       groups_.push_back(std::make_unique<fugu::Group>(api_, engine_, bounds[g], bounds[g + 1], threads));
   }
@@ -161,9 +177,7 @@ class Worlds {
       out.first = static_cast<bool*>(need(nb::cast<Array>(given[4]), rows));
       out.mask = static_cast<bool*>(need(nb::cast<Array>(given[5]), rows));
       if (api_.masks_actions) {
-        Array mask = nb::cast<Array>(given[6]);
-        out.choices = mask.shape(1);
-        out.action_mask = static_cast<bool*>(need(mask, rows * out.choices));
+        out.action_mask = static_cast<bool*>(need(nb::cast<Array>(given[6]), rows * static_cast<size_t>(api_.choices)));
       }
     }
     api_.bind(engine_, columns, need(action, rows * api_.action_bytes),
@@ -283,6 +297,7 @@ void bind_engine(nb::module_& m) {
     return out;
   });
   m.def("load", &load, "name"_a, "path"_a, "Load an environment built by `fugu build` under this name.");
+  m.def("device_settings", &device_settings, "name"_a, "settings"_a, "The Params of an environment as bytes, and its time limit.");
   nb::class_<Worlds>(m, "Worlds")
       .def(nb::init<const std::string&, size_t, const nb::dict&, const std::vector<size_t>&, size_t>(), "name"_a, "worlds"_a,
            "settings"_a, "bounds"_a, "threads"_a)

@@ -1,8 +1,7 @@
 // Runs many worlds of one environment: auto-reset, time limit, statistics, masks and buffers, once for all environments.
 //
-// Worlds lie in one array and write straight into the columns they are bound to (the two slots of vector/buffers.py). The row
-// convention is that of src/fugu/emulation/env.py: the row after an ending holds the final observation with mask=false; the step
-// on it resets the world and writes its first row. A step of a range of worlds depends on nothing outside the range, so the
+// Worlds lie in one array and write straight into the columns they are bound to (the two slots of vector/buffers.py). What each of
+// them does, and the row convention, is in world.h. A step of a range of worlds depends on nothing outside the range, so the
 // result is the same for any number of threads.
 //
 // An environment with lanes (env.h) is stepped a block of worlds at a time: first all of them by loops that the compiler turns
@@ -20,13 +19,13 @@
 #include "canvas.h"
 #include "env.h"
 #include "pool.h"
+#include "world.h"
 
 // A function compiled a second time, for machines with wider vectors than the least. Everything it calls becomes part of it.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define FUGU_AVX2 1
 #define FUGU_FOR_AVX2 __attribute__((target("avx2"), flatten))
 #endif
-#define FUGU_INLINE __attribute__((always_inline)) inline
 
 namespace fugu {
 
@@ -37,14 +36,6 @@ struct Columns {
   float* reward = nullptr;
   bool *terminated = nullptr, *truncated = nullptr, *first = nullptr, *mask = nullptr;
   bool* action_mask = nullptr;  // null: the environment offers none
-  size_t choices = 0;
-};
-
-constexpr int kMaxLogs = 8;
-
-struct LogSum {
-  int64_t episodes = 0;  // of agents
-  double returns = 0, lengths = 0, values[kMaxLogs] = {};
 };
 
 struct ParamInfo {
@@ -56,7 +47,7 @@ struct ParamInfo {
 
 // An environment and its engine behind plain functions, so that one compiled elsewhere (`fugu build`) can be loaded at run time.
 // Its first member says which version of this struct it was compiled against.
-constexpr uint32_t kAbi = 3;
+constexpr uint32_t kAbi = 4;
 
 struct EngineApi {
   uint32_t abi;
@@ -65,8 +56,9 @@ struct EngineApi {
   const Field *observation, *action;
   const ParamInfo* param;
   const char* const* log;
-  size_t obs_bytes, action_bytes;
+  size_t obs_bytes, action_bytes, params_bytes, world_bytes;
   bool masks_actions;
+  int choices;  // columns of an action mask
 
   enum Command { kReset = 1, kStep = 2, kStepNarrow = 3 };  // the last: with no more than every machine has, for comparison
   void* (*create)(size_t worlds, const double* params, int time_limit);
@@ -78,6 +70,7 @@ struct EngineApi {
   char* (*state)(void*);
   size_t (*state_bytes)(void*);
   void (*render)(void*, size_t world, uint8_t* pixels);
+  void (*pack_params)(const double* settings, void* params);  // as the environment's own struct, of params_bytes
 };
 
 template <typename E>
@@ -88,24 +81,11 @@ class Engine {
   using State = typename E::State;
   using Params = typename E::Params;
   static constexpr size_t A = E::agents;
-  static constexpr bool kIndependent = requires { requires E::independent; };
-  static constexpr bool kMasks = requires(const State& s, const Params& p, bool* m) { E::action_mask(s, p, 0, m); };
-  static constexpr bool kLanes = requires { requires E::lanes; };
-  static_assert(!kLanes || (A == 1 && !kIndependent && !kMasks && !requires(const State& s) { E::acting(s, 0); }),
-                "lanes are for environments of one agent that always acts, without action masks");
+  static constexpr bool kLanes = Traits<E>::kLanes, kMasks = Traits<E>::kMasks;
   static_assert(std::is_trivially_copyable_v<State> && std::is_trivially_copyable_v<Obs> && std::is_trivially_copyable_v<Action>);
 
   Engine(size_t worlds, const double* settings, int time_limit)
-      : time_limit_(time_limit), blocks_((worlds + kPerBlock - 1) / kPerBlock) {
-    if constexpr (requires { E::params; }) {
-      for (const auto& param : E::params) {
-        if (param.real)
-          params_.*param.real = static_cast<float>(*settings++);
-        else
-          params_.*param.whole = static_cast<int32_t>(*settings++);
-      }
-    }
-  }
+      : params_(params_of(settings)), time_limit_(time_limit), blocks_((worlds + kPerBlock - 1) / kPerBlock) {}
 
   static const EngineApi* api() {
     static const std::vector<ParamInfo> params = [] {
@@ -131,13 +111,15 @@ class Engine {
       out.param = params.data();
       out.params = static_cast<int>(params.size());
       if constexpr (requires { E::logs; }) {
-        static_assert(std::size(E::logs) <= kMaxLogs);
         out.log = E::logs;
         out.logs = std::size(E::logs);
       }
       out.obs_bytes = sizeof(Obs);
       out.action_bytes = sizeof(Action);
+      out.params_bytes = sizeof(Params);
+      out.world_bytes = sizeof(World<E>);
       out.masks_actions = kMasks;
+      out.choices = Traits<E>::kChoices;
       out.create = [](size_t worlds, const double* settings, int limit) -> void* { return new Engine(worlds, settings, limit); };
       out.destroy = [](void* self) { delete static_cast<Engine*>(self); };
       out.bind = [](void* self, const Columns slots[2], const void* action, const int64_t* seeds) {
@@ -153,6 +135,10 @@ class Engine {
       out.bad_action = [](void* self, size_t low, size_t high) { return static_cast<Engine*>(self)->bad_action(low, high); };
       out.state = [](void* self) { return reinterpret_cast<char*>(static_cast<Engine*>(self)->blocks_.data()); };
       out.state_bytes = [](void* self) { return static_cast<Engine*>(self)->blocks_.size() * sizeof(Block); };
+      out.pack_params = [](const double* settings, void* params) {
+        const Params packed = params_of(settings);
+        std::memcpy(params, &packed, sizeof packed);
+      };
       if constexpr (requires { E::width; }) {
         out.width = E::width;
         out.height = E::height;
@@ -168,8 +154,20 @@ class Engine {
   }
 
  private:
-  // Where agents end one by one each has its own clock; otherwise the first stands for all.
-  static constexpr size_t kClocks = kIndependent ? A : 1;
+  static constexpr size_t kClocks = Traits<E>::kClocks;
+
+  static Params params_of([[maybe_unused]] const double* settings) {
+    Params params{};
+    if constexpr (requires { E::params; }) {
+      for (const auto& param : E::params) {
+        if (param.real)
+          params.*param.real = static_cast<float>(*settings++);
+        else
+          params.*param.whole = static_cast<int32_t>(*settings++);
+      }
+    }
+    return params;
+  }
 
   // Worlds lie one after the other, or, with lanes, a block of them side by side, so that loops run over each column of it.
   static constexpr size_t kPerBlock = kLanes ? kBlock : 1;
@@ -181,14 +179,14 @@ class Engine {
     int32_t length[kPerBlock][kClocks] = {};
     bool ended[kPerBlock][kClocks] = {};
   };
-  struct World {
+  struct Place {  // of one world in its block
     State& state;
     Rng& rng;
     double (&returns)[A];
     int32_t (&length)[kClocks];
     bool (&ended)[kClocks];
   };
-  World at(size_t w) {
+  Place at(size_t w) {
     Block& block = blocks_[w / kPerBlock];
     const size_t i = w % kPerBlock;
     return {block.state[i], block.rng[i], block.returns[i], block.length[i], block.ended[i]};
@@ -209,59 +207,21 @@ class Engine {
       go_on_in_lanes(low, high, out, logs);
     } else {
       for (size_t w = low; w < high; ++w) {
-        LogSum& sum = logs[(w - low) / kBlock];
-        if constexpr (kIndependent)
-          go_on_one_by_one(w, out, sum);
-        else
-          at(w).ended[0] ? begin(w, out) : go_on(w, out, sum);
+        const Place world = at(w);
+        step_world<E>(world, params_, time_limit_, action_ + w * A, rows(w, out), logs[(w - low) / kBlock]);
       }
     }
   }
 
   void begin(size_t w, const Columns& out) {
-    const World world = at(w);
-    E::reset(world.state, params_, world.rng);
-    for (size_t c = 0; c < kClocks; ++c) {
-      world.length[c] = 0;
-      world.ended[c] = false;
-    }
-    for (size_t a = 0; a < A; ++a) {
-      world.returns[a] = 0;
-      write(w, a, out, 0.0f, false, false, true);
-    }
+    const Place world = at(w);
+    begin_world<E>(world, params_, rows(w, out));
   }
 
-  void go_on(size_t w, const Columns& out, LogSum& sum) {
-    const World world = at(w);
-    float reward[A];
-    const bool terminated = E::step(world.state, params_, world.rng, action_ + w * A, reward);
-    const bool truncated = !terminated && time_limit_ > 0 && world.length[0] + 1 >= time_limit_;
-    ++world.length[0];
-    world.ended[0] = terminated || truncated;
-    for (size_t a = 0; a < A; ++a) {
-      world.returns[a] += reward[a];
-      write(w, a, out, reward[a], terminated, truncated, false);
-      if (world.ended[0]) log(world, a, sum);
-    }
-  }
-
-  void go_on_one_by_one(size_t w, const Columns& out, LogSum& sum) {
-    const World world = at(w);
-    float reward[A] = {};
-    bool terminated[A] = {}, fresh[A];
-    for (size_t a = 0; a < A; ++a) {
-      fresh[a] = world.ended[a];
-      if (fresh[a]) world.length[a] = 0, world.returns[a] = 0;
-    }
-    E::step(world.state, params_, world.rng, action_ + w * A, fresh, reward, terminated);
-    for (size_t a = 0; a < A; ++a) {
-      const bool truncated = !fresh[a] && !terminated[a] && time_limit_ > 0 && world.length[a] + 1 >= time_limit_;
-      world.length[a] += !fresh[a];
-      world.ended[a] = !fresh[a] && (terminated[a] || truncated);
-      world.returns[a] += fresh[a] ? 0.0f : reward[a];
-      write(w, a, out, fresh[a] ? 0.0f : reward[a], terminated[a] && !fresh[a], truncated, fresh[a]);
-      if (world.ended[a]) log(world, a, sum);
-    }
+  static WorldRows<E> rows(size_t w, const Columns& out) {
+    const size_t i = w * A;
+    return {static_cast<Obs*>(out.obs) + i, out.reward + i, out.terminated + i, out.truncated + i, out.first + i, out.mask + i,
+            kMasks ? out.action_mask + i * Traits<E>::kChoices : nullptr};
   }
 
 #ifdef FUGU_AVX2
@@ -330,7 +290,7 @@ class Engine {
     }
     std::memset(out.first + w, 0, n);
 
-    for_each_set(over, [&](size_t i) { log(at(w + i), 0, sum); });
+    for_each_set(over, [&](size_t i) { log_episode<E>(at(w + i), params_, 0, sum); });
     for_each_set(begins, [&](size_t i) { begin(w + i, out); });
   }
 
@@ -340,37 +300,6 @@ class Engine {
       uint64_t eight;
       std::memcpy(&eight, flags + i, 8);
       for (; eight != 0; eight &= eight - 1) act(i + static_cast<size_t>(__builtin_ctzll(eight)) / 8);
-    }
-  }
-
-  void log(const World& world, size_t a, LogSum& sum) {
-    ++sum.episodes;
-    sum.returns += world.returns[a];
-    sum.lengths += world.length[kIndependent ? a : 0];
-    if constexpr (requires { E::logs; }) {
-      float values[kMaxLogs] = {};
-      E::log(world.state, params_, static_cast<int>(a), values);
-      for (size_t i = 0; i < std::size(E::logs); ++i) sum.values[i] += values[i];
-    }
-  }
-
-  void write(size_t w, size_t a, const Columns& out, float reward, bool terminated, bool truncated, bool first) {
-    const World world = at(w);
-    const size_t i = w * A + a;
-    E::observe(world.state, params_, static_cast<int>(a), static_cast<Obs*>(out.obs) + i);
-    out.reward[i] = reward;
-    out.terminated[i] = terminated;
-    out.truncated[i] = truncated;
-    out.first[i] = first;
-    bool acts = !world.ended[kIndependent ? a : 0];
-    if constexpr (requires { E::acting(world.state, 0); }) acts = acts && E::acting(world.state, static_cast<int>(a));
-    out.mask[i] = acts;
-    if constexpr (kMasks) {
-      bool* mask = out.action_mask + i * out.choices;
-      if (acts)
-        E::action_mask(world.state, params_, static_cast<int>(a), mask);
-      else
-        std::memset(mask, 1, out.choices);  // a row that does not act has all choices open
     }
   }
 
@@ -424,7 +353,7 @@ class Engine {
     }
   }
 
-  Params params_{};
+  Params params_;
   int time_limit_;
   std::vector<Block> blocks_;
   Columns slots_[2];

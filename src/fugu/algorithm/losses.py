@@ -54,8 +54,8 @@ def ppo_loss(
 ) -> Loss:
     """``params [rows, size]`` of ``distribution`` and ``value`` are what the network says now; gradients flow to both.
 
-    For one categorical choice a native kernel computes loss and gradients in one pass (``policy/kernels.py``); on a GPU also for
-    real numbers (``cuda/loss.py``). ``entropy_coef`` may be a tensor on the device.
+    For one categorical choice a native kernel computes what ``ppo_loss_of`` says, with its gradients, in one pass
+    (``policy/kernels.py``); on a GPU also for real numbers (``cuda/loss.py``). ``entropy_coef`` may be a tensor on the device.
     """
     settings: Any = {"clip": clip, "value_clip": value_clip, "value_coef": value_coef, "entropy_coef": entropy_coef}
     columns = (old_logprob, advantage, old_value, value_target, weight)
@@ -65,8 +65,9 @@ def ppo_loss(
         total, all_sums = cuda_loss.ppo_loss(params, value, chosen, columns, action_mask=action_mask, **settings)
         return Loss(total, *all_sums.unbind()[:5])
     if distribution.heads == distribution.dims == 1 and can_use_native(params, value, *columns):
-        total, sums = ppo_loss_categorical(params, value, action[:, 0], *columns, action_mask=action_mask, **settings)
-        return Loss(total, *(sums[name] for name in ("policy", "value", "entropy", "kl", "clip_fraction")))
+        settings["entropy_coef"] = float(entropy_coef)
+        return Loss(*ppo_loss_categorical(params, value, action[:, 0], *columns, action_mask=action_mask, **settings))
+    params = torch.where((weight > 0)[:, None], params, 0.0)  # a softmax would hand a NaN on to its gradient, even to one of 0
     logprob, entropy = distribution.evaluate(params, action, action_mask)
     return ppo_loss_of(logprob, entropy, value, *columns, **settings)
 

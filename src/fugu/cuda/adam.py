@@ -60,8 +60,8 @@ class DeviceAdam:
         return self.rate.item()
 
     @learning_rate.setter
-    def learning_rate(self, rate: float) -> None:
-        self.rate.fill_(rate)
+    def learning_rate(self, rate: float | Tensor) -> None:
+        self.rate.copy_(rate) if isinstance(rate, Tensor) else self.rate.fill_(rate)
 
     @torch.no_grad()
     def step(self, max_norm: float = math.inf) -> Tensor:

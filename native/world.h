@@ -1,0 +1,220 @@
+// What one world does in a reset and in a step, for the CPU's engine (engine.h) and for kernels (cuda/worlds.h) alike: auto-reset,
+// time limit, statistics, and writing the rows of its agents.
+//
+// The row convention is that of src/fugu/emulation/env.py: the row after an ending holds the final observation with mask=false; the
+// step on it resets the world and writes its first row.
+//
+// A world is a World<E>, or anything with members of the same names (the engine's are references into columns). A thread that
+// holds one in registers steps it by
+//   World<E> world = load_world<E>(words, worlds, w);
+//   step_world<E>(world, params, time_limit, actions, rows, sum);      // actions[agent]; begins a new episode where one has ended
+//   store_world<E>(words, worlds, w, world);
+// where `rows` points to where the row of the world's first agent goes, column by column, wherever that is, and `sum` gets what
+// the episodes that ended come to.
+#pragma once
+
+#include "env.h"
+
+#define FUGU_INLINE __attribute__((always_inline)) inline
+
+namespace fugu {
+
+constexpr int kMaxLogs = 8;
+
+struct LogSum {
+  int64_t episodes = 0;  // of agents
+  double returns = 0, lengths = 0, values[kMaxLogs] = {};
+};
+
+template <typename T, size_t N>
+FUGU_HD constexpr int count_of(const T (&)[N]) { return static_cast<int>(N); }
+
+// What an environment is, as constants.
+template <typename E>
+struct Traits {
+  using Obs = typename E::Obs;
+  using Action = typename E::Action;
+  using State = typename E::State;
+  using Params = typename E::Params;
+  static constexpr int kAgents = E::agents;
+  static constexpr bool kIndependent = requires { requires E::independent; };
+  static constexpr bool kMasks = requires(const State& s, const Params& p, bool* m) { E::action_mask(s, p, 0, m); };
+  static constexpr bool kTurns = requires(const State& s) { E::acting(s, 0); };
+  static constexpr bool kLanes = requires { requires E::lanes; };
+  static constexpr bool kLogs = requires { E::logs; };
+  static_assert(!kLanes || (kAgents == 1 && !kIndependent && !kMasks && !kTurns),
+                "lanes are for environments of one agent that always acts, without action masks");
+
+  // Where agents end one by one each has its own clock; otherwise the first stands for all.
+  static constexpr int kClocks = kIndependent ? kAgents : 1;
+  FUGU_HD static constexpr int clock(int agent) { return kIndependent ? agent : 0; }
+
+  // Columns of an action mask: the choices of all discrete leaves, side by side.
+  FUGU_HD static constexpr int choices() {
+    int total = 0;
+    for (const Field& field : E::action) {
+      if (field.kind != Field::kDiscrete && field.kind != Field::kMultiDiscrete) continue;
+      int count = field.choices;
+      for (int d = 0; d < field.rank; ++d) count *= field.shape[d];
+      total += count;
+    }
+    return total;
+  }
+  static constexpr int kChoices = choices();
+
+  FUGU_HD static constexpr int log_count() {
+    if constexpr (kLogs)
+      return count_of(E::logs);
+    else
+      return 0;
+  }
+  static_assert(log_count() <= kMaxLogs);
+};
+
+template <typename E>
+struct World {
+  typename E::State state;
+  Rng rng;
+  double returns[Traits<E>::kAgents];
+  int32_t length[Traits<E>::kClocks];
+  bool ended[Traits<E>::kClocks];
+};
+
+// Where the rows of a world go: agent a's at obs[a], reward[a], ..., action_mask[a * kChoices].
+template <typename E>
+struct WorldRows {
+  typename E::Obs* obs;
+  float* reward;
+  bool *terminated, *truncated, *first, *mask;
+  bool* action_mask;  // only if the environment offers one
+};
+
+template <typename E, typename W>
+FUGU_HD FUGU_INLINE void write_row(const W& world, const typename E::Params& params, const WorldRows<E>& out, int a, float reward,
+                                   bool terminated, bool truncated, bool first) {
+  using T = Traits<E>;
+  E::observe(world.state, params, a, out.obs + a);
+  out.reward[a] = reward;
+  out.terminated[a] = terminated;
+  out.truncated[a] = truncated;
+  out.first[a] = first;
+  bool acts = !world.ended[T::clock(a)];
+  if constexpr (T::kTurns) acts = acts && E::acting(world.state, a);
+  out.mask[a] = acts;
+  if constexpr (T::kMasks) {
+    bool* mask = out.action_mask + a * T::kChoices;
+    if (acts)
+      E::action_mask(world.state, params, a, mask);
+    else
+      memset(mask, 1, static_cast<size_t>(T::kChoices));  // a row that does not act has all choices open
+  }
+}
+
+// Adds the episode of agent a, which has just ended.
+template <typename E, typename W>
+FUGU_HD FUGU_INLINE void log_episode(const W& world, const typename E::Params& params, int a, LogSum& sum) {
+  using T = Traits<E>;
+  ++sum.episodes;
+  sum.returns += world.returns[a];
+  sum.lengths += world.length[T::clock(a)];
+  if constexpr (T::kLogs) {
+    float values[kMaxLogs] = {};
+    E::log(world.state, params, a, values);
+    for (int i = 0; i < T::log_count(); ++i) sum.values[i] += values[i];
+  }
+}
+
+// Starts a new episode of all agents.
+template <typename E, typename W>
+FUGU_HD FUGU_INLINE void begin_world(W& world, const typename E::Params& params, const WorldRows<E>& out) {
+  using T = Traits<E>;
+  E::reset(world.state, params, world.rng);
+  for (int c = 0; c < T::kClocks; ++c) {
+    world.length[c] = 0;
+    world.ended[c] = false;
+  }
+  for (int a = 0; a < T::kAgents; ++a) {
+    world.returns[a] = 0;
+    write_row<E>(world, params, out, a, 0.0f, false, false, true);
+  }
+}
+
+// A step of a world that has not ended, whose agents start and end together.
+template <typename E, typename W>
+FUGU_HD FUGU_INLINE void go_on(W& world, const typename E::Params& params, int time_limit, const typename E::Action* action,
+                               const WorldRows<E>& out, LogSum& sum) {
+  using T = Traits<E>;
+  float reward[T::kAgents];
+  bool terminated;
+  if constexpr (T::kLanes)
+    terminated = E::step(world.state, params, action, reward);
+  else
+    terminated = E::step(world.state, params, world.rng, action, reward);
+  const bool truncated = !terminated && time_limit > 0 && world.length[0] + 1 >= time_limit;
+  ++world.length[0];
+  world.ended[0] = terminated || truncated;
+  for (int a = 0; a < T::kAgents; ++a) {
+    world.returns[a] += reward[a];
+    write_row<E>(world, params, out, a, reward[a], terminated, truncated, false);
+    if (world.ended[0]) log_episode<E>(world, params, a, sum);
+  }
+}
+
+// A step of a world whose agents end one by one.
+template <typename E, typename W>
+FUGU_HD FUGU_INLINE void go_on_one_by_one(W& world, const typename E::Params& params, int time_limit,
+                                          const typename E::Action* action, const WorldRows<E>& out, LogSum& sum) {
+  using T = Traits<E>;
+  float reward[T::kAgents] = {};
+  bool terminated[T::kAgents] = {}, fresh[T::kAgents];
+  for (int a = 0; a < T::kAgents; ++a) {
+    fresh[a] = world.ended[a];
+    if (fresh[a]) world.length[a] = 0, world.returns[a] = 0;
+  }
+  E::step(world.state, params, world.rng, action, fresh, reward, terminated);
+  for (int a = 0; a < T::kAgents; ++a) {
+    const bool truncated = !fresh[a] && !terminated[a] && time_limit > 0 && world.length[a] + 1 >= time_limit;
+    world.length[a] += !fresh[a];
+    world.ended[a] = !fresh[a] && (terminated[a] || truncated);
+    world.returns[a] += fresh[a] ? 0.0f : reward[a];
+    write_row<E>(world, params, out, a, fresh[a] ? 0.0f : reward[a], terminated[a] && !fresh[a], truncated, fresh[a]);
+    if (world.ended[a]) log_episode<E>(world, params, a, sum);
+  }
+}
+
+// A step, whatever the world is at.
+template <typename E, typename W>
+FUGU_HD FUGU_INLINE void step_world(W& world, const typename E::Params& params, int time_limit, const typename E::Action* action,
+                                    const WorldRows<E>& out, LogSum& sum) {
+  if constexpr (Traits<E>::kIndependent) {
+    go_on_one_by_one<E>(world, params, time_limit, action, out, sum);
+  } else {
+    if (world.ended[0])
+      begin_world<E>(world, params, out);
+    else
+      go_on<E>(world, params, time_limit, action, out, sum);
+  }
+}
+
+// Worlds as words, [word][world]: threads of neighbouring worlds then read and write neighbouring words.
+template <typename E>
+constexpr int kWorldWords = static_cast<int>(sizeof(World<E>) / sizeof(uint32_t));
+
+template <typename E>
+FUGU_HD FUGU_INLINE World<E> load_world(const uint32_t* words, size_t worlds, size_t w) {
+  static_assert(sizeof(World<E>) % sizeof(uint32_t) == 0);
+  uint32_t own[kWorldWords<E>];
+  for (int i = 0; i < kWorldWords<E>; ++i) own[i] = words[static_cast<size_t>(i) * worlds + w];
+  World<E> world;
+  memcpy(&world, own, sizeof world);
+  return world;
+}
+
+template <typename E>
+FUGU_HD FUGU_INLINE void store_world(uint32_t* words, size_t worlds, size_t w, const World<E>& world) {
+  uint32_t own[kWorldWords<E>];
+  memcpy(own, &world, sizeof world);
+  for (int i = 0; i < kWorldWords<E>; ++i) words[static_cast<size_t>(i) * worlds + w] = own[i];
+}
+
+}  // namespace fugu
