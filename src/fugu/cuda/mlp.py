@@ -12,7 +12,6 @@ Nothing here waits for the device or depends on what is in it, so that all of it
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -42,11 +41,9 @@ LOSS = 6
 
 def mlp_forward(shape: MlpShape, obs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """``logits [*rows, choices]`` and ``value [*rows]``. Not differentiable."""
-    (obs,), order, lead = _rows([obs], shape.inputs)
+    (obs,), order, lead, by_time = _rows([obs], shape.inputs)
     rows = math.prod(lead)
-    # Written in the order in which rows are read, which is by time where memory is.
-    by_time = len(lead) == 2 and order.inner_stride == 1 and order.inner == lead[0]
-    first = lead[::-1] if by_time else lead
+    first = lead[::-1] if by_time else lead  # written in the order in which rows are read
     logits, value = obs.new_empty(*first, shape.choices), obs.new_empty(first)
     if rows:
         plan = plan_update(shape, rows, card_of(obs.device))
@@ -59,7 +56,7 @@ def mlp_forward(shape: MlpShape, obs: Tensor, weights: Sequence[Tensor], biases:
 def mlp_ppo(
     shape: MlpShape, obs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], **columns: Any
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """PPO's loss, with gradients for ``weights`` and ``biases``, and the sums it is made of, by name. Takes what ``mlp_ppo_sums`` does."""
+    """PPO's loss, with gradients for ``weights`` and ``biases``, and the sums it is made of, by name. ``columns``: see ``mlp_ppo_sums``."""
     loss, stats = _MlpPpo.apply(shape, obs, columns, *weights, *biases)
     return loss, dict(zip(STAT_NAMES, stats.unbind(), strict=True))
 
@@ -102,14 +99,14 @@ def mlp_ppo_sums(
     entropy_coef: float | Tensor,
     normalize_advantage: bool = False,
 ) -> Tensor:
-    """One flat tensor: the sums of ``STATS``, the loss, a zero, then the gradients of all parameters, layer by layer, weight before bias.
+    """One flat tensor: the sums of ``STATS``, the loss, a zero, then the gradients, layer by layer, weight before bias.
 
     Rows count where ``mask`` is True, all alike; nothing else of the others is read. With ``normalize_advantage`` the advantages of
     those that count are shifted and scaled to mean 0 and deviation 1. ``entropy_coef`` may be a scalar tensor on the device, which is
     read when the kernel runs.
     """
     columns = [old_logprob, advantage, old_value, value_target]
-    taken, order, lead = _rows([obs, action, *columns, mask], shape.inputs)
+    taken, order, lead, _ = _rows([obs, action, *columns, mask], shape.inputs)
     rows, device = math.prod(lead), obs.device
     card = card_of(device)
     plan, prepare, reduce = plan_update(shape, rows, card), plan_prepare(rows, card), plan_reduce(shape)
@@ -220,7 +217,9 @@ def _parameters(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> _Paramet
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         for tensor in (weight, bias):
             if tensor.dtype != torch.float32 or not tensor.is_contiguous():
-                raise TypeError(f"expected parameters that are float32 and contiguous, got {tensor.dtype}, strides {tensor.stride()}")
+                raise TypeError(
+                    f"expected parameters that are float32 and contiguous, got {tensor.dtype}, strides {tensor.stride()}"
+                )
         out.weight[i], out.bias[i] = weight.data_ptr(), bias.data_ptr()
     return out
 
@@ -229,8 +228,10 @@ _DTYPES = (torch.float32, torch.int64, *(torch.float32,) * 4, torch.bool)
 """of observations, actions, the four columns of reals, and the mask"""
 
 
-def _rows(columns: Sequence[Tensor], inputs: int) -> tuple[list[Tensor], _RowOrder, torch.Size]:
-    """The columns as they are if all have the same strides, which the kernel is told, else copies one row after the other."""
+def _rows(columns: Sequence[Tensor], inputs: int) -> tuple[list[Tensor], _RowOrder, torch.Size, bool]:
+    """The columns as they are if all have the same strides, which the kernel is told, else copies one row after the other.
+
+    With them come ``*rows`` and whether they are taken by time, all segments of one after those of the one before."""
     lead = columns[0].shape[:-1]
     for i, (column, dtype) in enumerate(zip(columns, _DTYPES, strict=False)):
         shapes = [(*lead, inputs)] if i == 0 else [tuple(lead), (*lead, 1)]
@@ -244,15 +245,15 @@ def _rows(columns: Sequence[Tensor], inputs: int) -> tuple[list[Tensor], _RowOrd
         strides = {_row_strides(columns[0], len(lead), inputs)}
     stride: Any = strides.pop()
     if len(lead) == 1:
-        return list(columns), _RowOrder(0, stride[0], max(1, lead[0])), lead
+        return list(columns), _RowOrder(0, stride[0], max(1, lead[0])), lead, False
     if stride[0] <= stride[1]:  # neighbours in memory are rows of one time
-        return list(columns), _RowOrder(stride[1], stride[0], max(1, lead[0])), lead
-    return list(columns), _RowOrder(stride[0], stride[1], max(1, lead[1])), lead
+        return list(columns), _RowOrder(stride[1], stride[0], max(1, lead[0])), lead, True
+    return list(columns), _RowOrder(stride[0], stride[1], max(1, lead[1])), lead, False
 
 
 def _row_strides(column: Tensor, axes: int, numbers: int) -> tuple[int, ...] | None:
     """Strides of ``*rows`` in rows; None where a row is not one piece or rows are not ``numbers`` apart."""
     stride = column.stride()
-    if numbers > 1 and stride[-1] != 1 or any(s % numbers for s in stride[:axes]):
+    if (numbers > 1 and stride[-1] != 1) or any(s % numbers for s in stride[:axes]):
         return None
     return tuple(s // numbers for s in stride[:axes])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,11 @@ ACTIVATIONS = {"tanh": "kTanh", "relu": "kRelu"}
 STATS = 8
 """numbers before the gradients: the sums of the loss (``kStats`` of mlp_ppo.h)"""
 PREPARE_THREADS, REDUCE_THREADS, REDUCE_COLUMNS = 256, 256, 32
+
+ROLLOUT_THREADS = 512
+"""of a multiprocessor: 128 registers each"""
+STRIP_CYCLES, STEP_CYCLES = 400, {1: 2600, 2: 1700, 4: 1200}
+"""of one step of a strip: the work it is, and how long its parts wait for each other when ``split`` warps share it; estimates for widths of 64"""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Card:
 def card_of(device: torch.device) -> Card:
     if device.type == "cpu":
         return Card(processors=2, emulated=True)  # few, so that a test's blocks have more than one tile
-    properties = torch.cuda.get_device_properties(device)
+    properties: Any = torch.cuda.get_device_properties(device)
     block = properties.shared_memory_per_block_optin
     return Card(properties.multi_processor_count, block, getattr(properties, "shared_memory_per_multiprocessor", block + 1024))
 
@@ -143,20 +148,32 @@ def plan_reduce(shape: MlpShape) -> int:
     return -(-(STATS + shape.parameters) // REDUCE_COLUMNS)
 
 
-def plan_rollout(shape: MlpShape, agents: int, card: Card) -> Plan:
-    """For a rollout, in which time goes step by step: as many blocks as are needed to give every multiprocessor worlds, and, while
-    there are multiprocessors to fill, more warps to a strip, since then a step takes less time."""
-    strips_in_all = -(-agents // 16)
-    strips = max(1, min(4, strips_in_all // card.processors))
-    while strips > 1 and 4 * shape.shared_words(16 * strips) > card.block_shared:
-        strips //= 2
-    shared = 4 * shape.shared_words(16 * strips)
-    if shared > card.block_shared:
+def plan_rollout(shape: MlpShape, worlds: int, card: Card) -> Plan:
+    """For a rollout, in which one step waits for the last: the division that is done first, by a rough model.
+
+    A step takes STEP_CYCLES, which are fewer if several warps share a strip, and STRIP_CYCLES for each strip of a multiprocessor
+    (mostly tanh). Strips that do not fit on the card at once come after one another, so large blocks, which share one copy
+    of the parameters, are good for many worlds, and small ones, which spread evenly, for few.
+    """
+    in_all = -(-worlds // 16)
+    plans: list[tuple[float, int, Plan]] = []
+    for strips in (1, 2, 4, 8):
+        shared = 4 * shape.shared_words(16 * strips)
+        if shared > card.block_shared:
+            continue
+        for split, cycles in STEP_CYCLES.items():
+            threads = 32 * strips * split
+            if threads > ROLLOUT_THREADS or (split > 1 and split > min(shape.hidden) // 8):
+                continue
+            each = max(1, min(card.processor_shared // (shared + 1024), ROLLOUT_THREADS // threads))
+            grid = -(-in_all // strips)
+            at_once = min(each, -(-grid // card.processors))  # blocks of one multiprocessor
+            rounds = -(-grid // (at_once * card.processors))
+            cost = rounds * (cycles + STRIP_CYCLES * strips * at_once)
+            plans.append((cost, threads, Plan(strips, split, ROLLOUT_THREADS // threads, grid, shared)))
+    if not plans:
         raise _too_large(shape, card)
-    grid = -(-strips_in_all // strips)
-    warps_each = strips_in_all / card.processors  # of a multiprocessor, if a strip had one warp
-    split = 1 if warps_each > 8 else 2 if warps_each > 4 else 4
-    return Plan(strips, min(split, 16 // strips, max(1, min(shape.hidden) // 8)), 1, grid, shared)
+    return min(plans, key=lambda plan: plan[:2])[2]
 
 
 def shape_of(policy: ActorCritic, passes: int = 1) -> MlpShape:
