@@ -93,7 +93,7 @@ def build(path: str | Path, debug: bool = False) -> Path:
     compiler, headers = find_compiler(), shipped_headers()
     flags = (*LIBRARY, *shipped_flags(), *(compiler.debug_flags if debug else FAST))
     key = hashlib.sha256(repr((str(header), SOURCE, compiler.version, flags)).encode())
-    for file in (*sorted(headers.rglob("*.h")), *_sources(header)):
+    for file in (*sorted(headers.rglob("*.h")), *source_files(header)):
         key.update(file.read_bytes())
     library = cache_folder() / f"{header.stem}-{'debug-' if debug else ''}{key.hexdigest()[:16]}.so"
     if not library.exists():
@@ -184,7 +184,7 @@ def _complaint(command: list[str], header: Path, said: str) -> str:
     return "\n".join([f"{header.name} does not compile ({shlex.join(command[:1])}):", *lines[:MAX_LINES], *more])
 
 
-def _sources(header: Path) -> list[Path]:
+def source_files(header: Path) -> list[Path]:
     """The header and what it includes from beside it, and what that includes."""
     found, todo = [], [header]
     while todo:

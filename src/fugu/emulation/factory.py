@@ -1,8 +1,8 @@
 """What a user calls an environment -> factories that build it as a ``fugu.Env``, here or in another process.
 
 Accepted: the name of a native environment (``cartpole``), a Gymnasium id (``CartPole-v1``, ``module:Id-v0``), ``module:Class``,
-``file.py:Class``, ``my_env.h``, a class, a callable that returns an environment, or a list of these. A ``Factory`` is small and
-travels by cloudpickle.
+``file.py:Class``, ``my_env.h``, a class, a callable that returns an environment, or a list of these; environments are Gymnasium's,
+PettingZoo's, ``fugu.Env`` or a ``TensorEnv`` (emulation/tensor.py). A ``Factory`` is small and travels by cloudpickle.
 """
 
 from __future__ import annotations
@@ -67,6 +67,10 @@ def emulate(env: Any, emulation: Emulation | None = None) -> Env:
     emulation = emulation or Emulation()
     if is_native(env):
         return env
+    if is_tensor_env(env):
+        from fugu.emulation.tensor import TensorWorld
+
+        return TensorWorld(env)
     options: dict[str, Any] = {"autoreset": emulation.autoreset, "check_finite": emulation.check_finite, "cast": emulation.cast}
     if isinstance(env, gymnasium.vector.VectorEnv):
         from fugu.emulation.gymnasium_vector import GymnasiumVectorEnv
@@ -88,6 +92,21 @@ def emulate(env: Any, emulation: Emulation | None = None) -> Env:
 def is_native(env: Any) -> bool:
     """Whether ``env`` follows the ``fugu.Env`` contract: its ``step`` takes the rows to write into."""
     return hasattr(env, "num_agents") and hasattr(env, "step") and _takes(env.step, "out") and not _has_kwargs(env.step)
+
+
+def is_tensor_env(env: Any) -> bool:
+    """Whether ``env``, an instance or a class, has the members of a ``TensorEnv`` (emulation/tensor.py)."""
+    return all(callable(getattr(env, name, None)) for name in ("step", "observe", "reset")) and _takes(env.reset, "uniform")
+
+
+def tensor_env_class(env: Any) -> Callable[..., Any] | None:
+    """The class of a ``TensorEnv``, given itself or as ``module:Class`` or ``file.py:Class``; None if it is none."""
+    if isinstance(env, str):
+        if ":" not in env:
+            return None
+        env = _maker(env)
+        env = env.load() if isinstance(env, _FromFile) else env
+    return env if isinstance(env, type) and is_tensor_env(env) else None
 
 
 def _has_kwargs(method: Any) -> bool:

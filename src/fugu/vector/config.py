@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from fugu.errors import ConfigError, did_you_mean
 
-Backend = Literal["auto", "serial", "process", "native"]
+Backend = Literal["auto", "serial", "process", "native", "device"]
 Order = Literal["pipelined", "first_finished"]
 InfoMode = Literal["all", "episode", "none"]
 OnError = Literal["raise", "restart"]
 
 _CHOICES = {
-    "backend": ("auto", "serial", "process", "native"),
+    "backend": ("auto", "serial", "process", "native", "device"),
     "order": ("pipelined", "first_finished"),
     "infos": (None, "all", "episode", "none"),
     "on_error": ("raise", "restart"),
@@ -33,7 +34,10 @@ class VectorConfig:
     batch_size: int | None = None
     """environments that are acted on at a time, while the others step; must divide num_envs. Default: all of them"""
     backend: Backend = "auto"
-    """serial (this process), process (shared memory), native (threads, for C++ environments) or auto, which chooses"""
+    """serial (this process), process (shared memory), native (threads, for C++ environments), device (a GPU, for C++ environments
+    and TensorEnvs) or auto, which chooses"""
+    device: str | None = None
+    """where backend=device keeps the environments: cuda, cuda:1, or cpu (C++ environments are emulated there, for tests)"""
     order: Order = "pipelined"
     """which batch comes next: the one whose turn it is (deterministic) or the first that is finished"""
     max_lag: int = 64
@@ -86,6 +90,7 @@ class VectorConfig:
         if self.backend == "serial" and ((self.num_workers or 1) > 1 or self.isolate):
             what = "isolate=True" if self.isolate else f"num_workers={self.num_workers}"
             raise ConfigError(f"{what} needs other processes, which backend='serial' has none of; use backend='process'")
+        self._check_device()
         if self.isolate is False and self.num_batches > 1:
             raise ConfigError(
                 f"isolate=False lets the caller step environments, but batch_size={self.batch_size} leaves it free"
@@ -101,14 +106,37 @@ class VectorConfig:
                 f"(num_envs={self.num_envs} / batch_size={self.batch_size}); try num_workers={_nearest(self.num_workers, valid)}"
             )
 
+    def _check_device(self) -> None:
+        if self.device is not None and not (isinstance(self.device, str) and re.fullmatch(r"cpu|cuda(:\d+)?", self.device)):
+            raise ConfigError(f"device={self.device!r} must be cuda, cuda:N or cpu")
+        if self.resolved_backend != "device":
+            if self.device is not None:
+                raise ConfigError(f"device={self.device!r} is for backend='device'; got backend={self.backend!r}")
+            return
+        if self.device is None:
+            raise ConfigError("backend='device' needs a device; try device='cuda'")
+        refused = {
+            "num_workers": self.num_workers is not None,
+            "batch_size": self.num_batches > 1,
+            "isolate": self.isolate is not None,
+            "on_error": self.on_error == "restart",
+            "infos": self.infos in ("all", "episode"),
+        }
+        for name in (name for name, given in refused.items() if given):
+            raise ConfigError(
+                f"{name}={getattr(self, name)!r} is of no use with backend='device', which steps all environments at once; leave it out"
+            )
+
     @property
     def num_batches(self) -> int:
         return self.num_envs // (self.batch_size or self.num_envs)
 
     @property
-    def resolved_backend(self) -> Literal["serial", "process", "native"]:
+    def resolved_backend(self) -> Literal["serial", "process", "native", "device"]:
         if self.backend != "auto":
             return self.backend
+        if self.device is not None:
+            return "device"
         if self.num_workers is not None or self.num_batches > 1:
             return "process"
         return "process" if self.num_envs > 1 and usable_cores() > 1 else "serial"

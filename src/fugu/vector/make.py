@@ -4,16 +4,45 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from fugu.emulation.build import build, is_built, load
+from fugu.emulation.build import build, is_built, is_compiled, load
 from fugu.emulation.env import Autoreset
-from fugu.emulation.factory import Emulation, factories
+from fugu.emulation.factory import Emulation, factories, tensor_env_class
 from fugu.emulation.native import is_name, names
-from fugu.errors import ConfigError, did_you_mean
+from fugu.errors import ConfigError, GpuError, did_you_mean
 from fugu.vector.config import VectorConfig
 from fugu.vector.serial import Serial
 from fugu.vector.vecenv import VecEnv
+
+if TYPE_CHECKING:
+    from fugu.vector.device import DeviceVec
+
+
+@overload
+def make(
+    env: Any,
+    num_envs: int | None = None,
+    *,
+    backend: Literal["device"],
+    device: str,
+    env_kwargs: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> DeviceVec: ...
+
+
+@overload
+def make(
+    env: Any,
+    num_envs: int | None = None,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    autoreset: Autoreset = "next_step",
+    check_finite: bool = True,
+    cast: bool = False,
+    config: VectorConfig | None = None,
+    **settings: Any,
+) -> VecEnv: ...
 
 
 def make(
@@ -26,13 +55,14 @@ def make(
     cast: bool = False,
     config: VectorConfig | None = None,
     **settings: Any,
-) -> VecEnv:
+) -> VecEnv | DeviceVec:
     """Many copies of ``env`` as one vector env.
 
     ``env`` is the name of a native environment (``cartpole``) or a header with one (``my_env.h``), a Gymnasium id,
     ``module:Class``, ``file.py:Class``, a class, a callable that returns an environment, or a list of these with one entry per
     environment. ``settings`` are the fields of ``VectorConfig`` (``num_workers``, ``batch_size``, ``backend``, ``seed``, ...); or
-    give a whole ``config``. What a native environment has for settings is given as ``env_kwargs``.
+    give a whole ``config``. What a native environment has for settings is given as ``env_kwargs``. With a ``device`` the worlds
+    stay there and the result is a ``DeviceVec``.
     """
     if config is None:
         if num_envs is None:
@@ -45,6 +75,8 @@ def make(
         config = VectorConfig(num_envs=num_envs, **settings)
     elif settings or num_envs is not None:
         raise ConfigError("give either a config or single settings, not both")
+    if config.resolved_backend == "device":
+        return make_device(env, config, env_kwargs or {})
     if is_built(env) and config.backend in ("auto", "native"):
         env = load(build(env))
     if is_name(env) and config.backend in ("auto", "native"):
@@ -61,3 +93,43 @@ def make(
     from fugu.vector.process import Process
 
     return VecEnv(Process(made, config), config)
+
+
+def make_device(env: Any, config: VectorConfig, env_kwargs: Mapping[str, Any]) -> DeviceVec:
+    """Worlds that stay on ``config.device``: of a C++ environment, or of a ``TensorEnv``."""
+    tensor_env = tensor_env_class(env)
+    if tensor_env is None and not is_compiled(env):
+        raise ConfigError(
+            f"{env!r:.60} cannot run on a device: it is neither a C++ environment ({', '.join(names())}, or a header: my_env.h) nor a "
+            "TensorEnv (fugu.emulation.tensor says what that is); use backend='process', which steps it on the CPU"
+        )
+    from fugu.vector.device import DeviceVec
+
+    device = _usable_device(config.device or "")
+    config = dataclasses.replace(config, backend="device")
+    if tensor_env is not None:
+        from fugu.emulation.tensor import TensorWorlds
+
+        return DeviceVec(TensorWorlds(tensor_env(**env_kwargs), config.num_envs, device), config, device)
+    from fugu.vector.device_native import NativeDevice
+
+    return DeviceVec(NativeDevice(env, config.num_envs, env_kwargs, device), config, device)
+
+
+def _usable_device(name: str) -> Any:
+    import torch
+
+    device = torch.device(name)
+    if device.type == "cpu":
+        return device
+    if not torch.cuda.is_available():
+        build = "is built for the CPU only" if torch.version.cuda is None else "finds no GPU"
+        raise GpuError(
+            f"device={name!r} needs an NVIDIA GPU, and torch {torch.__version__} {build}; `fugu doctor` says why. "
+            "On the CPU use backend='native' or 'process'"
+        )
+    count = torch.cuda.device_count()
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= count:
+        raise GpuError(f"device={name!r}: there {'is one GPU' if count == 1 else f'are {count} GPUs'}, numbered from cuda:0")
+    return torch.device("cuda", index)

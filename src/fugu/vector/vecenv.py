@@ -18,7 +18,7 @@ from fugu.emulation.env import Infos, Rows
 from fugu.emulation.stats import EpisodeStats
 from fugu.errors import CallOrderError, ConfigError, EnvTimeout, WorkerDied
 from fugu.vector.config import VectorConfig
-from fugu.vector.runner import RESET, STEP, Options, Runner
+from fugu.vector.runner import RESET, STEP, Drained, Options, Runner
 
 ROW_COLUMNS = ("obs", "reward", "terminated", "truncated", "first", "mask", "action_mask")
 
@@ -30,6 +30,13 @@ class EpisodeLog(NamedTuple):
     mean_length: float
     mean_values: dict[str, float]
     """of the environment's own named values"""
+
+    @classmethod
+    def of(cls, drained: Drained) -> EpisodeLog:
+        """Means, from what a runner summed."""
+        episodes, returns, lengths, values = drained
+        many = max(episodes, 1)
+        return cls(episodes, returns / many, lengths / many, {name: total / many for name, total in values.items()})
 
 
 class VecEnv:
@@ -163,9 +170,7 @@ class VecEnv:
 
     def drain_log(self) -> EpisodeLog:
         """What the episodes that ended since the last call (of any agent) came to."""
-        episodes, returns, lengths, values = self._runner.drain() or self._stats.drain()
-        many = max(episodes, 1)
-        return EpisodeLog(episodes, returns / many, lengths / many, {name: total / many for name, total in values.items()})
+        return EpisodeLog.of(self._runner.drain() or self._stats.drain())
 
     # --- saving and restoring ---
 
@@ -336,18 +341,7 @@ class VecEnv:
     def _write_seeds(self, seed: int | Sequence[int | None] | None) -> None:
         if seed is None and not any(self._served):
             seed = self.config.seed
-        if isinstance(seed, float | str | bytes):
-            raise ConfigError(f"seed={seed!r} must be a whole number, or a list with one per environment")
-        if seed is None:
-            self._buffers.seeds[:] = -1
-        elif isinstance(seed, int | np.integer):
-            self._buffers.seeds[:] = env_seeds(int(seed), self.num_envs)
-        else:
-            if len(seed) != self.num_envs:
-                raise ConfigError(f"{len(seed)} seeds for {self.num_envs} environments")
-            if any(s is not None and s < 0 for s in seed):
-                raise ConfigError("seeds must not be negative; None leaves an environment unseeded")
-            self._buffers.seeds[:] = [-1 if s is None else s for s in seed]
+        chosen_seeds(seed, self._buffers.seeds)
 
     def _one_batch(self, name: str) -> None:
         if len(self._groups) > 1:
@@ -359,6 +353,22 @@ class VecEnv:
     def _check_open(self) -> None:
         if self._closed:
             raise CallOrderError("this vector env is closed")
+
+
+def chosen_seeds(seed: int | Sequence[int | None] | None, out: np.ndarray) -> None:
+    """Write what the caller of ``reset`` asks for into ``out``, one seed per environment; -1 leaves one unseeded."""
+    if isinstance(seed, float | str | bytes):
+        raise ConfigError(f"seed={seed!r} must be a whole number, or a list with one per environment")
+    if seed is None:
+        out[:] = -1
+    elif isinstance(seed, int | np.integer):
+        out[:] = env_seeds(int(seed), len(out))
+    else:
+        if len(seed) != len(out):
+            raise ConfigError(f"{len(seed)} seeds for {len(out)} environments")
+        if any(s is not None and s < 0 for s in seed):
+            raise ConfigError("seeds must not be negative; None leaves an environment unseeded")
+        out[:] = [-1 if s is None else s for s in seed]
 
 
 def env_seeds(seed: int, num_envs: int) -> np.ndarray:

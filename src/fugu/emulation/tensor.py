@@ -1,0 +1,218 @@
+"""Environments written as plain torch functions over all worlds at once: they run on a CPU and on a GPU, without a line of C++.
+
+A ``TensorEnv`` has no base class; having these members is enough. n is the number of worlds, all of which it computes at once,
+without branches on values and without waiting for the device (``torch.where`` instead of ``if``, no ``.item()``):
+
+    observation_space, action_space       of one agent
+    reset(n, uniform)                     -> state: dict of tensors [n, ...], of n new episodes
+    step(state, action)                   -> state, reward [n], terminated [n]
+    observe(state)                        -> obs [n, ...] (in the structure of the space, if it has parts)
+
+and, where they apply,
+
+    step(state, action, uniform)          chance in a step
+    time_limit = 500                      steps after which an episode is truncated
+    num_agents = 2                        agents of one world, which start and end together; reward, obs and action are [n, agents, ...]
+    action_mask(state)                    -> [n, choices] bool
+    log(state)                            -> dict of tensors [n], averaged over the episodes that end
+
+``uniform(*shape)`` gives random numbers [n, *shape] in [0, 1) on ``uniform.device``: those that a C++ environment with the same seed
+would draw. Auto-reset, time limit, statistics and rows are done here, by the convention of ``emulation/env.py``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fugu.emulation.env import EnvSpec, Infos, Rows, discrete_choices
+from fugu.errors import ConfigError, SpaceError
+from fugu.spaces import Layout
+from fugu.spaces.layout import Node
+from fugu.spaces.views import TORCH_DTYPES, tensors, write_leaves
+
+GOLDEN, MIX_1, MIX_2 = (x - 2**64 for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+"""as signed numbers of 64 bits, whose products wrap as unsigned ones do"""
+
+
+def mix(x: Tensor) -> Tensor:
+    """``Rng::mix`` of native/env.h, int64 for uint64."""
+    x = (x ^ _shifted(x, 30)) * MIX_1
+    x = (x ^ _shifted(x, 27)) * MIX_2
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, by: int) -> Tensor:
+    return (x >> by) & ((1 << (64 - by)) - 1)
+
+
+class Uniform:
+    """Random numbers by counting, as ``Rng`` of native/env.h: draw k of a world is a hash of its key and k."""
+
+    def __init__(self, key: Tensor, draws: Tensor) -> None:
+        self.device = key.device
+        self.used = 0
+        """draws of each world so far"""
+        self._key, self._draws = key, draws
+
+    def __call__(self, *shape: int) -> Tensor:
+        count = math.prod(shape)
+        index = torch.arange(self.used + 1, self.used + count + 1, device=self.device)
+        self.used += count
+        bits = _shifted(mix(self._key[:, None] + GOLDEN * (self._draws[:, None] + index)), 40)
+        return (bits.float() * 2.0**-24).reshape(len(self._key), *shape)
+
+
+class TensorWorlds:
+    """``num_envs`` worlds of the ``TensorEnv`` ``env`` on ``device``: rows in, rows out. ``rows`` has the columns of ``DeviceRows``."""
+
+    def __init__(self, env: Any, num_envs: int, device: torch.device) -> None:
+        self._env, self._num_envs, self._agents = env, num_envs, int(getattr(env, "num_agents", 1))
+        name = getattr(env, "name", type(env).__name__)
+        self.spec = EnvSpec(env.observation_space, env.action_space, self._agents, name=name)
+        self.num_choices = discrete_choices(env.action_space) if hasattr(env, "action_mask") else 0
+        self._obs_layout, self._action_layout = Layout(env.observation_space), Layout(env.action_space)
+        self._time_limit = int(getattr(env, "time_limit", 0) or 0)
+        self._step_draws = len(inspect.signature(env.step).parameters) > 2
+        self._batch = (num_envs,) if self._agents == 1 else (num_envs, self._agents)
+        self._key, self._draws, self._length = torch.zeros((3, num_envs), dtype=torch.int64, device=device).unbind()
+        self._ended = torch.zeros(num_envs, dtype=torch.bool, device=device)
+        self._returns = torch.zeros(self._batch, dtype=torch.float64, device=device)
+        self._state = {k: v.clone() for k, v in self._checked(env.reset(num_envs, Uniform(self._key, self._draws))).items()}
+        self._log_names = tuple(env.log(self._state)) if hasattr(env, "log") else ()
+        self._sums = torch.zeros(3 + len(self._log_names), dtype=torch.float64, device=device)
+
+    @torch.no_grad()
+    def reset(self, seeds: Tensor, rows: Any) -> None:
+        self._key.copy_(torch.where(seeds < 0, self._key, mix(seeds + GOLDEN)))
+        self._draws.mul_(seeds < 0)
+        uniform = Uniform(self._key, self._draws)
+        fresh = self._checked(self._env.reset(self._num_envs, uniform))
+        for name, tensor in self._state.items():
+            tensor.copy_(fresh[name])
+        self._draws.add_(uniform.used)
+        for tensor in (self._length, self._ended, self._returns, rows.reward, rows.terminated, rows.truncated):
+            tensor.zero_()
+        rows.first.fill_(True)
+        rows.mask.fill_(True)
+        self._observe(rows)
+
+    @torch.no_grad()
+    def step(self, action: Tensor, rows: Any) -> None:
+        begins, on, again = self._ended, Uniform(self._key, self._draws), Uniform(self._key, self._draws)
+        given = tensors(self._action_layout, action.view(*self._batch, *self._action_layout.row_shape))
+        extra = (on,) if self._step_draws else ()
+        state, reward, terminated = self._env.step(dict(self._state), given, *extra)
+        if reward.shape != self._batch or terminated.shape != (self._num_envs,) or terminated.dtype != torch.bool:
+            raise SpaceError(
+                f"{self.spec.name}.step: expected reward {list(self._batch)} and terminated bool[{self._num_envs}], got "
+                f"{list(reward.shape)} and {terminated.dtype}{list(terminated.shape)}"
+            )
+        state, fresh = self._checked(state), self._checked(self._env.reset(self._num_envs, again))
+        reward = torch.where(self._per_agent(begins), 0.0, reward.to(torch.float32))
+        terminated = terminated & ~begins
+        self._length.add_(1).mul_(~begins)
+        late = self._length >= self._time_limit if self._time_limit else torch.zeros_like(terminated)
+        truncated = late & ~terminated & ~begins
+        ended = terminated | truncated
+        self._returns.copy_(torch.where(self._per_agent(begins), 0.0, self._returns + reward))
+        self._log(state, ended)
+        for name, tensor in self._state.items():
+            tensor.copy_(torch.where(begins.view(-1, *[1] * (tensor.dim() - 1)), fresh[name], state[name]))
+        self._draws.add_(begins * (again.used - on.used) + on.used)
+        rows.reward.copy_(reward.reshape(-1))
+        for column, flag in (
+            (rows.terminated, terminated),
+            (rows.truncated, truncated),
+            (rows.first, begins),
+            (rows.mask, ~ended),
+        ):
+            column.view(self._batch).copy_(self._per_agent(flag).expand(self._batch))
+        self._ended.copy_(ended)
+        self._observe(rows)
+
+    def drain(self) -> tuple[int, float, float, dict[str, float]]:
+        episodes, returns, lengths, *values = self._sums.cpu().tolist()
+        self._sums.zero_()
+        return int(episodes), returns, lengths, dict(zip(self._log_names, values, strict=True))
+
+    def state(self) -> dict[str, Tensor]:
+        own = {"key": self._key, "draws": self._draws, "length": self._length, "ended": self._ended, "returns": self._returns}
+        return {**own, **{f"state.{name}": tensor for name, tensor in self._state.items()}}
+
+    def _log(self, state: dict[str, Tensor], ended: Tensor) -> None:
+        values = self._env.log(state) if self._log_names else {}
+        columns = [
+            ended * float(self._agents),
+            torch.where(self._per_agent(ended), self._returns, 0.0).reshape(self._num_envs, -1).sum(1),
+            self._length * ended * float(self._agents),
+            *(torch.where(ended, values[name].double(), 0.0) * self._agents for name in self._log_names),
+        ]
+        self._sums.add_(torch.stack([column.double() for column in columns]).sum(1))
+
+    def _observe(self, rows: Any) -> None:
+        leaves = _leaves(self._obs_layout.root, self._env.observe(self._state))
+        write_leaves(self._obs_layout, rows.obs.view(*self._batch, *self._obs_layout.row_shape), leaves)
+        if self.num_choices and rows.action_mask is not None:
+            offered = self._env.action_mask(self._state)
+            open_ones = offered.view(*self._batch, -1) | ~rows.mask.view(*self._batch, 1)  # a row that does not act: all open
+            rows.action_mask.copy_(open_ones.reshape(rows.action_mask.shape))
+
+    def _per_agent(self, flag: Tensor) -> Tensor:
+        return flag if self._agents == 1 else flag[:, None]
+
+    def _checked(self, state: Any) -> dict[str, Tensor]:
+        bad = [name for name, tensor in state.items() if tensor.shape[:1] != (self._num_envs,)]
+        if bad:
+            raise SpaceError(
+                f"{self.spec.name}: state {bad[0]!r} must be a tensor [{self._num_envs}, ...], one entry per world, got "
+                f"{list(state[bad[0]].shape)}"
+            )
+        return dict(state)
+
+
+class TensorWorld:
+    """One world of a ``TensorEnv`` as a ``fugu.Env``, for the backends that step environments one by one."""
+
+    def __init__(self, env: Any) -> None:
+        self._worlds = TensorWorlds(env, 1, torch.device("cpu"))
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.num_agents, self.name = self._worlds.spec.num_agents, self._worlds.spec.name
+        self._action_dtype = TORCH_DTYPES[Layout(env.action_space).dtype_name]
+        self._seeded = False
+
+    def reset(self, seed: int | None, out: Rows) -> Infos | None:
+        if seed is None:
+            seed = -1 if self._seeded else int(np.random.default_rng().integers(2**63 - 1))
+        self._seeded = True
+        self._worlds.reset(torch.tensor([seed]), _Columns(out))
+        return None
+
+    def step(self, action: np.ndarray, out: Rows) -> Infos | None:
+        self._worlds.step(torch.as_tensor(action, dtype=self._action_dtype), _Columns(out))
+        return None
+
+    def close(self) -> None: ...
+
+
+class _Columns:
+    """The arrays of ``Rows`` as tensors over the same memory."""
+
+    def __init__(self, rows: Rows) -> None:
+        for name in ("obs", "first", "mask", "reward", "terminated", "truncated"):
+            setattr(self, name, torch.from_numpy(getattr(rows, name)))
+        self.action_mask = None if rows.action_mask is None else torch.from_numpy(rows.action_mask)
+
+
+def _leaves(node: Node, value: Any) -> list[Tensor]:
+    """The tensors of ``value``, which has the structure of a space, in the order of its leaves."""
+    if not node.children:
+        return [value]
+    if len(value) != len(node.children):
+        raise ConfigError(f"observe: expected the parts {list(node.keys)}, got {len(value)} parts")
+    return [leaf for key, child in zip(node.keys, node.children, strict=True) for leaf in _leaves(child, value[key])]

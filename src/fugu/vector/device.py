@@ -1,0 +1,194 @@
+"""Environments whose worlds, rows and statistics stay on one device: what a learner on that device holds instead of a ``VecEnv``.
+
+``reset`` and ``step`` write into ``DeviceRows`` the caller gives (rows of its own slabs, usually): ``step(action, rows)`` takes the
+actions for the rows last written, and writes what they produced (``reward``, ``terminated``, ``truncated``) and the next row (``obs``,
+``first``, ``mask``, ``action_mask``), by the convention of ``emulation/env.py``. Nothing is copied to the CPU and nothing waits, so
+a CUDA graph can capture ``step``. Who steps the worlds is behind ``DeviceWorlds``: kernels compiled from C++ headers
+(``device_native.py``) or torch functions (``emulation/tensor.py``). The seeds are those of every other backend.
+
+Actions are not checked: what a policy samples is in its space, and a kernel cannot raise. A C++ environment takes a choice outside
+its space for the nearest inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from gymnasium import spaces as gs
+from torch import Tensor
+
+from fugu.emulation.env import EnvSpec
+from fugu.emulation.native import draw_seeds
+from fugu.errors import CallOrderError, ConfigError, SpaceError
+from fugu.spaces import Layout
+from fugu.spaces.views import TORCH_DTYPES
+from fugu.vector.config import VectorConfig
+from fugu.vector.runner import Drained, agent_slices
+from fugu.vector.vecenv import EpisodeLog, chosen_seeds
+
+
+@dataclass(slots=True, eq=False)
+class DeviceRows:
+    """The rows of all agents as tensors on the device, each in one piece."""
+
+    obs: Tensor
+    """[agents, *row_shape] of the layout's dtype"""
+    first: Tensor
+    """[agents] bool; ``obs`` is the first of its episode"""
+    mask: Tensor
+    """[agents] bool; an action on ``obs`` counts"""
+    action_mask: Tensor | None
+    """[agents, choices] bool; None where the environment offers none"""
+    reward: Tensor
+    """[agents] float32; produced by the previous action, as are the flags below"""
+    terminated: Tensor
+    """[agents] bool"""
+    truncated: Tensor
+    """[agents] bool"""
+
+
+class DeviceWorlds(Protocol):
+    """Steps the worlds of a ``DeviceVec``; arguments have been checked."""
+
+    spec: EnvSpec
+    num_choices: int
+    """columns of the action mask; 0 where the environment offers none"""
+
+    def reset(self, seeds: Tensor, rows: DeviceRows) -> None:
+        """``seeds`` [worlds] int64 on the device; negative: go on with the random numbers there are."""
+
+    def step(self, action: Tensor, rows: DeviceRows) -> None: ...
+
+    def drain(self) -> Drained:
+        """What ended since the last call."""
+
+    def state(self) -> dict[str, Tensor]:
+        """All that a world remembers between two steps: the very tensors."""
+
+
+class DeviceVec:
+    """``num_envs`` worlds with ``num_agents`` agents in all on ``device``."""
+
+    can_snapshot = True
+
+    def __init__(self, worlds: DeviceWorlds, config: VectorConfig, device: torch.device) -> None:
+        self.config, self.device = config, device
+        self.spec = worlds.spec
+        self.num_envs = config.num_envs
+        self.env_agents = agent_slices([self.spec.num_agents] * config.num_envs)
+        self.num_agents: int = self.env_agents[-1].stop
+        self.observation_space: gs.Space = self.spec.observation_space
+        """of one agent"""
+        self.action_space: gs.Space = self.spec.action_space
+        """of one agent"""
+        self.obs_layout = Layout(self.observation_space)
+        self.action_layout = Layout(self.action_space)
+        self.num_choices = worlds.num_choices
+        """columns of the action mask; 0 where the environment offers none"""
+        self._worlds = worlds
+        self._fresh = True
+        """never reset"""
+        self._closed = False
+        agents, flag = self.num_agents, ((self.num_agents,), torch.bool)
+        self._form = {
+            "obs": ((agents, *self.obs_layout.row_shape), TORCH_DTYPES[self.obs_layout.dtype_name]),
+            "first": flag,
+            "mask": flag,
+            "action_mask": ((agents, self.num_choices), torch.bool) if self.num_choices else None,
+            "reward": ((agents,), torch.float32),
+            "terminated": flag,
+            "truncated": flag,
+        }
+        self._action_form = (agents, *self.action_layout.row_shape), TORCH_DTYPES[self.action_layout.dtype_name]
+
+    def rows(self) -> DeviceRows:
+        """Fresh rows to write into."""
+        columns: dict[str, Any] = {
+            name: None if form is None else torch.zeros(form[0], dtype=form[1], device=self.device)
+            for name, form in self._form.items()
+        }
+        return DeviceRows(**columns)
+
+    def reset(self, seed: int | Sequence[int | None] | None, rows: DeviceRows) -> None:
+        """Start all worlds anew and write their first rows. Without ``seed``: the config's, the first time."""
+        self._check_open()
+        self._check_rows(rows)
+        seeds = np.full(self.num_envs, -1, np.int64)
+        chosen_seeds(self.config.seed if seed is None and self._fresh else seed, seeds)
+        if self._fresh:
+            draw_seeds(seeds)
+        self._fresh = False
+        self._worlds.reset(torch.from_numpy(seeds).to(self.device), rows)
+
+    def step(self, action: Tensor, rows: DeviceRows) -> None:
+        """``action`` is ``[agents, *row_shape]`` of the action layout's dtype, on the device."""
+        if self._fresh:
+            self._check_open()
+            raise CallOrderError("step() before reset(): call reset() first")
+        self._check_rows(rows)
+        self._check("action", action, self._action_form)
+        self._worlds.step(action, rows)
+
+    def drain_log(self) -> EpisodeLog:
+        """What the episodes that ended since the last call (of any agent) came to. Waits for the device: call it rarely."""
+        return EpisodeLog.of(self._worlds.drain())
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Copies of the worlds' states on the CPU. The rows that wait for actions are the caller's."""
+        if self._fresh:
+            raise CallOrderError("snapshot() before reset(): there is nothing to save")
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._worlds.state().items()}
+
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        """Go on where ``snapshot`` was taken. The number of environments must be the same."""
+        self._check_open()
+        own = self._worlds.state()
+        for name in {**own, **saved}:
+            if name not in own or name not in saved or own[name].shape != saved[name].shape:
+                raise ConfigError(
+                    f"the saved state is not of {self.num_envs} environments of {self.spec.name}: {name!r} differs; "
+                    "it is of another environment, number of environments or version"
+                )
+        for name, tensor in own.items():
+            tensor.copy_(saved[name])
+        self._fresh = False
+
+    def close(self) -> None:
+        """No further step; memory goes with the object. Safe to call twice."""
+        self._closed = self._fresh = True
+
+    def __enter__(self) -> DeviceVec:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        worlds = type(self._worlds).__name__
+        return f"DeviceVec({self.spec.name}, {self.num_envs} envs, {self.num_agents} agents, {worlds} on {self.device})"
+
+    def _check_rows(self, rows: DeviceRows) -> None:
+        for field in fields(DeviceRows):
+            self._check(field.name, getattr(rows, field.name), self._form[field.name])
+
+    def _check(self, name: str, tensor: Tensor | None, form: tuple[tuple[int, ...], torch.dtype] | None) -> None:
+        """Kernels take addresses: what does not fit would be written over something else."""
+        if form is None or tensor is None:
+            if form is not None:
+                raise SpaceError(f"{name}: expected {form[1]}{list(form[0])}, got None")
+            if tensor is not None:
+                raise SpaceError(f"{name}: {self.spec.name} offers none; give None")
+            return
+        if tensor.shape != form[0] or tensor.dtype != form[1] or tensor.device != self.device:
+            got = f"{tensor.dtype}{list(tensor.shape)} on {tensor.device}"
+            raise SpaceError(f"{name}: expected {form[1]}{list(form[0])} on {self.device}, got {got}")
+        if not tensor.is_contiguous():
+            raise SpaceError(f"{name}: rows must lie in one piece, got strides {list(tensor.stride())}; give a row of a slab")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CallOrderError("this vector env is closed")
