@@ -47,7 +47,9 @@ def mlp_forward(shape: MlpShape, obs: Tensor, weights: Sequence[Tensor], biases:
     logits, value = obs.new_empty(*first, shape.choices), obs.new_empty(first)
     if rows:
         plan = plan_update(shape, rows, card_of(obs.device))
-        arguments = _Forward(_parameters(weights, biases), obs.data_ptr(), logits.data_ptr(), value.data_ptr(), order, rows)
+        arguments = _Forward(
+            parameter_pointers(weights, biases), obs.data_ptr(), logits.data_ptr(), value.data_ptr(), order, rows
+        )
         kernel = _module(shape, plan, obs.device).kernel("mlp_forward", "s")
         kernel(plan.grid, plan.threads, bytes(arguments), shared=plan.shared)
     return (logits.transpose(0, 1), value.t()) if by_time else (logits, value)
@@ -56,7 +58,7 @@ def mlp_forward(shape: MlpShape, obs: Tensor, weights: Sequence[Tensor], biases:
 def mlp_ppo(
     shape: MlpShape, obs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], **columns: Any
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """PPO's loss, with gradients for ``weights`` and ``biases``, and the sums it is made of, by name. ``columns``: see ``mlp_ppo_sums``."""
+    """PPO's loss, with gradients for ``weights`` and ``biases``, and its parts by name. ``columns``: what ``mlp_ppo_sums`` takes."""
     loss, stats = _MlpPpo.apply(shape, obs, columns, *weights, *biases)
     return loss, dict(zip(STAT_NAMES, stats.unbind(), strict=True))
 
@@ -117,7 +119,7 @@ def mlp_ppo_sums(
     coef = 0.0 if isinstance(entropy_coef, Tensor) else entropy_coef
     settings = _Settings(at, clip, value_clip, value_coef, coef, normalize_advantage)
     pointers = [tensor.data_ptr() for tensor in (*taken, moments, partial, out)]
-    arguments = bytes(_Ppo(_parameters(weights, biases), *pointers, order, settings, rows, prepare, plan.grid))
+    arguments = bytes(_Ppo(parameter_pointers(weights, biases), *pointers, order, settings, rows, prepare, plan.grid))
     module = _module(shape, plan, device)
     module.kernel("mlp_ppo_prepare", "s")(prepare, PREPARE_THREADS, arguments, shared=3 * 8 * PREPARE_THREADS // 32)
     module.kernel("mlp_ppo", "s")(plan.grid, plan.threads, arguments, shared=plan.shared)
@@ -174,7 +176,7 @@ def _module(shape: MlpShape, plan: Plan, device: torch.device) -> Module:
     return compile_module(mlp_source(shape, plan), device, options=EXACT, what="the fused network")
 
 
-class _Parameters(ctypes.Structure):
+class ParameterPointers(ctypes.Structure):
     _fields_ = (("weight", ctypes.c_void_p * 4), ("bias", ctypes.c_void_p * 4))
 
 
@@ -192,7 +194,7 @@ class _Settings(ctypes.Structure):
 
 class _Forward(ctypes.Structure):
     _fields_ = (
-        ("parameters", _Parameters),
+        ("parameters", ParameterPointers),
         *((name, ctypes.c_void_p) for name in ("obs", "logits", "value")),
         ("order", _RowOrder),
         ("rows", ctypes.c_int32),
@@ -204,7 +206,7 @@ _PPO_POINTERS = ("obs", "action", "old_logprob", "advantage", "old_value", "valu
 
 class _Ppo(ctypes.Structure):
     _fields_ = (
-        ("parameters", _Parameters),
+        ("parameters", ParameterPointers),
         *((name, ctypes.c_void_p) for name in _PPO_POINTERS),
         ("order", _RowOrder),
         ("settings", _Settings),
@@ -212,8 +214,8 @@ class _Ppo(ctypes.Structure):
     )
 
 
-def _parameters(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> _Parameters:
-    out = _Parameters()
+def parameter_pointers(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> ParameterPointers:
+    out = ParameterPointers()
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         for tensor in (weight, bias):
             if tensor.dtype != torch.float32 or not tensor.is_contiguous():

@@ -28,7 +28,7 @@ PREPARE_THREADS, REDUCE_THREADS, REDUCE_COLUMNS = 256, 256, 32
 ROLLOUT_THREADS = 512
 """of a multiprocessor: 128 registers each"""
 STRIP_CYCLES, STEP_CYCLES = 400, {1: 2600, 2: 1700, 4: 1200}
-"""of one step of a strip: the work it is, and how long its parts wait for each other when ``split`` warps share it; estimates for widths of 64"""
+"""of one step of a strip: the work it is, and the waiting in it when ``split`` warps share it; estimates for widths of 64"""
 
 
 @dataclass(frozen=True)
