@@ -174,15 +174,15 @@ struct Division {
   }
 };
 
-// Outputs [from, from + 8 G) of a product with the 16 rows at `left` (a row has `stride` words), as the lanes hold them:
-// d[j] = left[g, g + 8][0, 8 Steps) times the weights of 8 outputs, for j < G. `right(step, j, two)` gives the lane's two weights.
-template <int Passes, int Steps, int G, typename Right>
+// d[j] += left[g, g + 8][0, 8 Steps) times the weights of 8 outputs, for j < G, as the lanes of a warp hold them: `left` are 16 rows
+// of `stride` words, `right(step, j)` gives the lane's two weights. Step s is added to the (s % Chains)-th sum: a product waits for
+// the one before in its sum, so where a layer has few outputs there must be several.
+template <int Passes, int Steps, int Chains, int G, typename Right>
 __device__ inline void products(float (&d)[G][4], const float* left, int stride, const Right& right) {
   const int g = lane_of_thread() >> 2, t = lane_of_thread() & 3;
   const float* low = left + g * stride + 2 * t;
   const float* high = low + 8 * stride;
-#pragma unroll 4
-  for (int step = 0; step < Steps; ++step) {
+  const auto add = [&](float (&sums)[G][4], int step) {
     const float2 upper = *reinterpret_cast<const float2*>(low + 8 * step), lower = *reinterpret_cast<const float2*>(high + 8 * step);
     Operand<Passes, 4> a;
     a.set(0, upper.x), a.set(1, lower.x), a.set(2, upper.y), a.set(3, lower.y);
@@ -191,10 +191,27 @@ __device__ inline void products(float (&d)[G][4], const float* left, int stride,
       const float2 two = right(step, j);
       Operand<Passes, 2> b;
       b.set_weight(0, two.x), b.set_weight(1, two.y);
-      multiply<Passes>(d[j], a, b);
+      multiply<Passes>(sums[j], a, b);
     }
+  };
+  if constexpr (Chains == 1) {
+#pragma unroll 4
+    for (int step = 0; step < Steps; ++step) add(d, step);
+  } else {
+    float others[Chains - 1][G][4] = {};
+#pragma unroll
+    for (int step = 0; step < Steps; ++step) add(step % Chains == 0 ? d : others[step % Chains - 1], step);
+#pragma unroll
+    for (int chain = 1; chain < Chains && chain < Steps; ++chain)
+#pragma unroll
+      for (int j = 0; j < G; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) d[j][i] += others[chain - 1][j][i];
   }
 }
+
+// Sums for each output of a layer with this many groups of 8. How a layer is divided among warps must not matter: same bits.
+__host__ __device__ constexpr int chains_of(int tiles) { return tiles <= 2 ? 4 : tiles <= 4 ? 2 : 1; }
 
 // How many groups of 8 outputs one warp computes at once, of the `tiles` it has in all: at most 8, which keeps enough products in
 // flight and takes 32 registers.
@@ -221,7 +238,7 @@ __device__ inline void layer(float* shared) {
       const float2 two = *reinterpret_cast<const float2*>(bias + 8 * (from + j < tiles ? from + j : 0));
       d[j][0] = d[j][2] = two.x, d[j][1] = d[j][3] = two.y;
     }
-    products<N::kPasses, N::padded(I) / 8, group>(d, in, in_stride, [&](int step, int j) {
+    products<N::kPasses, N::padded(I) / 8, chains_of(tiles)>(d, in, in_stride, [&](int step, int j) {
       const int tile = from + j < tiles ? from + j : 0;
       return *reinterpret_cast<const float2*>(weight + 8 * tile * stride + (8 * step ^ turn));
     });

@@ -259,7 +259,7 @@ __device__ inline void backward_rows(float* shared) {
   const int end = (D::part() + 1) * own < tiles ? (D::part() + 1) * own : tiles;
   for (int from = D::part() * own; from < end; from += group) {
     float d[group][4] = {};
-    products<N::kPasses, N::padded(I + 1) / 8, group>(d, error, N::row_stride(I + 1), [&](int step, int j) {
+    products<N::kPasses, N::padded(I + 1) / 8, chains_of(tiles)>(d, error, N::row_stride(I + 1), [&](int step, int j) {
       const int tile = from + j < tiles ? from + j : 0;
       const float* at = weight + 8 * step * stride;
       return make_float2(at[8 * tile ^ even], at[stride + (8 * tile ^ odd)]);
