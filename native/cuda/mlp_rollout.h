@@ -22,6 +22,7 @@ struct RolloutArguments {
   bool *terminated, *truncated;
   const float* uniform;  // in [0, 1): what sampling draws
   float* bootstrap;      // [worlds]: the value of row `steps`
+  Moments values;        // the slabs hold real values
   int32_t worlds, steps, time_limit;
   int32_t carry;  // begin with the last row of the slabs: copy it to row 0
 };
@@ -41,19 +42,23 @@ __device__ inline int sample(const Logits<N>& now, float uniform) {
   return choice;
 }
 
-// The observations of this warp's strip, of which `count` worlds exist, to row `to` of the slab, at its first world.
+// The observations of this warp's strip, of which `count` worlds exist, as the worlds wrote them: to the slab at `to`; normalised:
+// to where they are.
 template <typename N, typename D>
-__device__ inline void store_observations(const float* shared, float* to, int count) {
+__device__ inline void store_observations(float* shared, const Parameters& parameters, float* to, int count) {
   constexpr int width = N::width(0), stride = N::row_stride(0), wide = width % 4 == 0 ? 4 : width % 2 == 0 ? 2 : 1;
-  const float* from = shared + N::rows_at(0, D::kRows) + D::first_row() * stride;
+  float* from = shared + N::rows_at(0, D::kRows) + D::first_row() * stride;
   for (int i = wide * (D::part() * 32 + lane_of_thread()); i < count * width; i += wide * 32 * D::kSplit) {
-    const float* source = from + i / width * stride + i % width;
+    float* source = from + i / width * stride + i % width;
     if constexpr (wide == 4)
       *reinterpret_cast<float4*>(to + i) = *reinterpret_cast<const float4*>(source);
     else if constexpr (wide == 2)
       *reinterpret_cast<float2*>(to + i) = *reinterpret_cast<const float2*>(source);
     else
       to[i] = *source;
+    if (parameters.moments.mean != nullptr)
+#pragma unroll
+      for (int k = 0; k < wide; ++k) source[k] = normalized<N>(shared, parameters, i % width + k, source[k]);
   }
 }
 
@@ -68,19 +73,21 @@ __device__ inline void rollout_kernel(const RolloutArguments& a, const typename 
   const bool here = lane < count, owner = here && D::part() == 0;
   const int64_t worlds = a.worlds, steps = a.steps;
 
-  load_observations<N, D>(shared, a.obs + (a.carry ? steps * worlds * N::width(0) : 0), here ? w : -1);
+  const ValueScale values(a.values);
+  __syncthreads();  // the parameters are there
+  const float* last = a.obs + steps * worlds * N::width(0);
+  load_observations<N, D>(shared, a.parameters, a.carry ? last : a.obs, here ? w : -1);
+  if (a.carry) {
+    const int64_t from = static_cast<int64_t>(begin) * N::width(0);
+    for (int i = D::part() * 32 + lane; i < count * N::width(0); i += 32 * D::kSplit) a.obs[from + i] = last[from + i];
+    if (owner) a.first[w] = a.first[steps * worlds + w], a.mask[w] = a.mask[steps * worlds + w];
+  }
   World<E> own;
   World<E>* world = &own;
   if constexpr (kInPlace<E>)
     world = reinterpret_cast<World<E>*>(a.words) + (owner ? w : 0);
   else if (owner)
     own = load_world<E>(a.words, static_cast<size_t>(worlds), static_cast<size_t>(w));
-  if (owner && a.carry) {
-    a.first[w] = a.first[steps * worlds + w];
-    a.mask[w] = a.mask[steps * worlds + w];
-  }
-  __syncthreads();  // the parameters are there
-  if (a.carry) store_observations<N, D>(shared, a.obs + static_cast<int64_t>(begin) * N::width(0), count);
 
   auto* const row = reinterpret_cast<typename E::Obs*>(shared + N::rows_at(0, D::kRows) + (D::first_row() + lane) * N::row_stride(0));
   LogSum ended;
@@ -97,16 +104,16 @@ __device__ inline void rollout_kernel(const RolloutArguments& a, const typename 
       const typename E::Action action = choice;
       a.action[at] = choice;
       a.logprob[at] = logit - now.offset;
-      a.value[at] = now.value;
+      a.value[at] = values.real(now.value);
       const WorldRows<E> rows{row,           a.reward + at,  a.terminated + at, a.truncated + at,
                               a.first + next, a.mask + next, nullptr};
       step_world<E>(*world, params, a.time_limit, &action, rows, ended);
     }
     D::meet();
-    store_observations<N, D>(shared, a.obs + (static_cast<int64_t>(begin) + (t + 1) * worlds) * N::width(0), count);
+    store_observations<N, D>(shared, a.parameters, a.obs + (static_cast<int64_t>(begin) + (t + 1) * worlds) * N::width(0), count);
   }
   forward<N, D>(shared);
-  if (owner) a.bootstrap[w] = own_outputs<N, D>(shared)[N::kChoices];
+  if (owner) a.bootstrap[w] = values.real(own_outputs<N, D>(shared)[N::kChoices]);
   if constexpr (!kInPlace<E>)
     if (owner) store_world<E>(a.words, static_cast<size_t>(worlds), static_cast<size_t>(w), own);
   if (D::part() == 0 && count > 0) add_logs<E>(ended, a.logs + strip);

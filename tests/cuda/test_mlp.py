@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from fugu.algorithm.losses import normalized, ppo_loss_of, row_weight
+from fugu.algorithm.scale import ValueScale
 from fugu.cuda import mlp
 from fugu.cuda.mlp_plan import MlpShape
 from fugu.policy.kernels import mlp_reference
+from fugu.policy.normalize import RunningMoments
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 SHAPES = [
@@ -235,3 +237,25 @@ def test_columns_of_another_type_or_shape_are_refused() -> None:
             mlp.mlp_ppo_sums(shape, weights=weights, biases=biases, **{**columns, name: column}, **SETTINGS)
     with pytest.raises(TypeError, match="contiguous"):
         mlp.mlp_forward(shape, columns["obs"], [weights[0].t().contiguous().t(), *weights[1:]], biases)
+
+
+def test_observations_and_values_are_normalised_by_moments() -> None:
+    """As ``ActorCritic`` and ``ValueScale`` do; the moments are read when the kernel runs."""
+    shape = MlpShape(4, (32,), 3, passes=3)
+    weights, biases = network(shape, "cpu")
+    columns = batch(shape, 60, "cpu")
+    moments, values = RunningMoments((4,), clip=1.5), ValueScale()
+    given = {"moments": moments, "value_moments": values.moments}
+    for seed in (1, 2):
+        moments.update(torch.randn(50, 4, generator=torch.Generator().manual_seed(seed)) * torch.arange(1, 5) + 3)
+        values.update(5 + 3 * torch.randn(50), torch.ones(50, dtype=torch.bool))
+        seen = {**columns, "obs": moments(columns["obs"])}
+        seen |= {name: values.scaled(columns[name]) for name in ("old_value", "value_target")}
+        expected, gradients = reference(shape, weights, biases, seen, False, **SETTINGS)
+        loss, _ = mlp.mlp_ppo(shape, weights=weights, biases=biases, **columns, **SETTINGS, **given)
+        assert_near(loss.detach(), expected["total"], 1e-5)
+        for one, other in zip(torch.autograd.grad(loss, [*weights, *biases]), gradients, strict=True):
+            assert_near(one, other, 2e-5)
+        logits, _ = mlp.mlp_forward(shape, columns["obs"], weights, biases, moments=moments)
+        plain, _ = mlp.mlp_forward(shape, seen["obs"], weights, biases)
+        torch.testing.assert_close(logits, plain, rtol=1e-5, atol=1e-5, equal_nan=True)

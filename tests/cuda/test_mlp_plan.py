@@ -99,7 +99,6 @@ def test_the_shape_of_a_policy_is_found() -> None:
     [
         (BOX, gs.Discrete(2), {"share": False}, "share"),
         (BOX, gs.Discrete(2), {"core": "lstm"}, "memory"),
-        (BOX, gs.Discrete(2), {"normalize_observation": True}, "normalised"),
         (BOX, gs.MultiDiscrete([2, 2]), {}, "one choice"),
         (BOX, BOX, {}, "one choice"),
         (gs.Box(0, 9, (4,), np.int8), gs.Discrete(2), {}, "Box of float32"),

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 import fugu
+from fugu.algorithm.scale import ValueScale
 from fugu.cuda import libraries, mlp, mlp_rollout
-from fugu.cuda.mlp_plan import Card, MlpShape, Plan, parameters_of, plan_rollout, shape_of
+from fugu.cuda.mlp_plan import Card, MlpShape, Plan, moments_of, parameters_of, plan_rollout, shape_of
 from fugu.cuda.mlp_rollout import RolloutSlabs
 from fugu.cuda.module import EXACT, cubin
 from fugu.errors import ConfigError, GpuError
@@ -45,7 +46,9 @@ def start(
     return policy, shape, vec, slabs
 
 
-def assert_is_a_rollout(env: str, policy: ActorCritic, slabs: RolloutSlabs, episodes: int) -> None:
+def assert_is_a_rollout(
+    env: str, policy: ActorCritic, slabs: RolloutSlabs, episodes: int, values: ValueScale | None = None
+) -> None:
     """Every row is the engine's for these actions, every action torch's for these rows and uniforms."""
     host = fugu.vector.make(env, slabs.obs.shape[1], backend="native", num_workers=1, env_kwargs={"max_steps": 11})
     host.reset(seed=5)
@@ -58,7 +61,8 @@ def assert_is_a_rollout(env: str, policy: ActorCritic, slabs: RolloutSlabs, epis
         with torch.no_grad():
             out = policy(obs, None, torch.zeros(len(obs), dtype=torch.bool))
         value = slabs.bootstrap if t == steps else slabs.value[t]
-        torch.testing.assert_close(value.cpu(), out.value, atol=1e-5, rtol=1e-5)
+        expected = out.value if values is None else values.real(out.value)
+        torch.testing.assert_close(value.cpu(), expected, atol=1e-5, rtol=1e-5)
         if t == steps:
             break
         action, logprob = sample_categorical_reference(out.params, slabs.uniform[t].cpu())
@@ -77,6 +81,16 @@ def test_rows_are_those_of_the_engine_and_actions_those_of_torch(env: str, devic
     mlp_rollout.mlp_rollout(shape, vec.worlds, slabs, *parameters_of(policy), carry=False)
     assert_is_a_rollout(env, policy, slabs, vec.drain_log().episodes)
     assert len(slabs.action.unique()) > 1
+
+
+def test_observations_and_values_are_normalised_but_stored_as_they_are() -> None:
+    policy, shape, vec, slabs = start("acrobot", "cpu", normalize_observation=True)
+    values = ValueScale()
+    values.update(7 + 2 * torch.randn(50), torch.ones(50, dtype=torch.bool))
+    policy.observe(0.3 + torch.randn(40, shape.inputs))
+    given = {"moments": moments_of(policy), "value_moments": values.moments}
+    mlp_rollout.mlp_rollout(shape, vec.worlds, slabs, *parameters_of(policy), **given, carry=False)
+    assert_is_a_rollout("acrobot", policy, slabs, vec.drain_log().episodes, values)
 
 
 @pytest.mark.parametrize(("strips", "split"), [(1, 1), (1, 4), (2, 2), (4, 1), (8, 1)])

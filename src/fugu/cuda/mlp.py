@@ -3,8 +3,8 @@
 ``shape`` (``mlp_plan.py``) says what the network is; ``weights`` and ``biases`` are those of its layers, from the first to the head, as
 ``nn.Linear`` has them: float32, contiguous. Observations are ``[*rows, inputs]``, other columns ``[*rows]`` (or ``[*rows, 1]``), where
 ``*rows`` is ``[rows]`` or ``[segments, horizon]`` in either memory order: blocks of segments of a time-major slab are read where they
-are. What they compute is ``policy/kernels.py``'s ``mlp_reference`` and ``ppo_loss_categorical_reference``; the source is in
-``native/cuda/mlp*.h``.
+are. ``moments`` normalise observations, as in ``ActorCritic``. What they compute is ``policy/kernels.py``'s ``mlp_reference`` and
+``ppo_loss_categorical_reference``; the source is in ``native/cuda/mlp*.h``.
 
 Nothing here waits for the device or depends on what is in it, so that all of it can be captured in a CUDA graph.
 """
@@ -33,13 +33,16 @@ from fugu.cuda.mlp_plan import (
 )
 from fugu.cuda.module import EXACT, Module, compile_module
 from fugu.policy.kernels import STATS as STAT_NAMES
+from fugu.policy.normalize import RunningMoments
 
 MAX_ROWS = 2**30
 LOSS = 6
 """where the loss is among the sums"""
 
 
-def mlp_forward(shape: MlpShape, obs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def mlp_forward(
+    shape: MlpShape, obs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, moments: RunningMoments | None = None
+) -> tuple[Tensor, Tensor]:
     """``logits [*rows, choices]`` and ``value [*rows]``. Not differentiable."""
     (obs,), order, lead, by_time = _rows([obs], shape.inputs)
     rows = math.prod(lead)
@@ -48,7 +51,7 @@ def mlp_forward(shape: MlpShape, obs: Tensor, weights: Sequence[Tensor], biases:
     if rows:
         plan = plan_update(shape, rows, card_of(obs.device))
         arguments = _Forward(
-            parameter_pointers(weights, biases), obs.data_ptr(), logits.data_ptr(), value.data_ptr(), order, rows
+            parameter_pointers(weights, biases, moments), obs.data_ptr(), logits.data_ptr(), value.data_ptr(), order, rows
         )
         kernel = _module(shape, plan, obs.device).kernel("mlp_forward", "s")
         kernel(plan.grid, plan.threads, bytes(arguments), shared=plan.shared)
@@ -95,6 +98,8 @@ def mlp_ppo_sums(
     old_value: Tensor,
     value_target: Tensor,
     mask: Tensor,
+    moments: RunningMoments | None = None,
+    value_moments: RunningMoments | None = None,
     clip: float,
     value_clip: float = math.inf,
     value_coef: float,
@@ -104,8 +109,9 @@ def mlp_ppo_sums(
     """One flat tensor: the sums of ``STATS``, the loss, a zero, then the gradients, layer by layer, weight before bias.
 
     Rows count where ``mask`` is True, all alike; nothing else of the others is read. With ``normalize_advantage`` the advantages of
-    those that count are shifted and scaled to mean 0 and deviation 1. ``entropy_coef`` may be a scalar tensor on the device, which is
-    read when the kernel runs.
+    those that count are shifted and scaled to mean 0 and deviation 1. With ``value_moments`` the network's values are in units of
+    those, ``old_value`` and ``value_target`` are real (``algorithm/scale.py``). ``entropy_coef`` may be a scalar tensor on the device,
+    which is read when the kernel runs.
     """
     columns = [old_logprob, advantage, old_value, value_target]
     taken, order, lead, _ = _rows([obs, action, *columns, mask], shape.inputs)
@@ -113,13 +119,13 @@ def mlp_ppo_sums(
     card = card_of(device)
     plan, prepare, reduce = plan_update(shape, rows, card), plan_prepare(rows, card), plan_reduce(shape)
     total = STATS + shape.parameters
-    moments = torch.empty(prepare, 3, dtype=torch.float64, device=device)
+    sums = torch.empty(prepare, 3, dtype=torch.float64, device=device)
     partial, out = torch.empty(plan.grid, total, device=device), torch.empty(total, device=device)
     at = entropy_coef.data_ptr() if isinstance(entropy_coef, Tensor) else None
     coef = 0.0 if isinstance(entropy_coef, Tensor) else entropy_coef
-    settings = _Settings(at, clip, value_clip, value_coef, coef, normalize_advantage)
-    pointers = [tensor.data_ptr() for tensor in (*taken, moments, partial, out)]
-    arguments = bytes(_Ppo(parameter_pointers(weights, biases), *pointers, order, settings, rows, prepare, plan.grid))
+    settings = _Settings(moment_pointers(value_moments), at, clip, value_clip, value_coef, coef, normalize_advantage)
+    pointers = [tensor.data_ptr() for tensor in (*taken, sums, partial, out)]
+    arguments = bytes(_Ppo(parameter_pointers(weights, biases, moments), *pointers, order, settings, rows, prepare, plan.grid))
     module = _module(shape, plan, device)
     module.kernel("mlp_ppo_prepare", "s")(prepare, PREPARE_THREADS, arguments, shared=3 * 8 * PREPARE_THREADS // 32)
     module.kernel("mlp_ppo", "s")(plan.grid, plan.threads, arguments, shared=plan.shared)
@@ -176,8 +182,12 @@ def _module(shape: MlpShape, plan: Plan, device: torch.device) -> Module:
     return compile_module(mlp_source(shape, plan), device, options=EXACT, what="the fused network")
 
 
+class MomentPointers(ctypes.Structure):
+    _fields_ = (("mean", ctypes.c_void_p), ("var", ctypes.c_void_p), ("clip", ctypes.c_float))
+
+
 class ParameterPointers(ctypes.Structure):
-    _fields_ = (("weight", ctypes.c_void_p * 4), ("bias", ctypes.c_void_p * 4))
+    _fields_ = (("weight", ctypes.c_void_p * 4), ("bias", ctypes.c_void_p * 4), ("moments", MomentPointers))
 
 
 class _RowOrder(ctypes.Structure):
@@ -186,6 +196,7 @@ class _RowOrder(ctypes.Structure):
 
 class _Settings(ctypes.Structure):
     _fields_ = (
+        ("values", MomentPointers),
         ("entropy_coef_at", ctypes.c_void_p),
         *((name, ctypes.c_float) for name in ("clip", "value_clip", "value_coef", "entropy_coef")),
         ("normalize", ctypes.c_int32),
@@ -214,8 +225,16 @@ class _Ppo(ctypes.Structure):
     )
 
 
-def parameter_pointers(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> ParameterPointers:
-    out = ParameterPointers()
+def moment_pointers(moments: RunningMoments | None) -> MomentPointers:
+    if moments is None:
+        return MomentPointers(None, None, math.inf)
+    return MomentPointers(moments.mean.data_ptr(), moments.var.data_ptr(), moments.clip)
+
+
+def parameter_pointers(
+    weights: Sequence[Tensor], biases: Sequence[Tensor], moments: RunningMoments | None
+) -> ParameterPointers:
+    out = ParameterPointers(moments=moment_pointers(moments))
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         for tensor in (weight, bias):
             if tensor.dtype != torch.float32 or not tensor.is_contiguous():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fugu.policy.actor_critic import ActorCritic
+    from fugu.policy.normalize import RunningMoments
 
 MAX_INPUTS, MAX_WIDTH, MAX_CHOICES, MAX_HIDDEN = 128, 128, 31, 3
 ACTIVATIONS = {"tanh": "kTanh", "relu": "kRelu"}
@@ -98,7 +99,8 @@ class MlpShape:
         padded = [_up(width, 8) for width in self.widths]
         rows_of = [width if width % 16 == 8 else width + 8 for width in padded]
         weights = [rows_of[0], *(_up(width, 32) for width in padded[1:])]  # words of a row of weights
-        return sum(out * (into + 1) for out, into in zip(padded[1:], weights, strict=False)) + rows * sum(rows_of)
+        parameters = sum(out * (into + 1) for out, into in zip(padded[1:], weights, strict=False)) + 2 * padded[0]
+        return parameters + rows * sum(rows_of)
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,6 @@ def shape_of(policy: ActorCritic, passes: int = 1) -> MlpShape:
     faults = {
         "the policy has a network of its own": not isinstance(net, DefaultNet),
         f"the policy has a memory ({policy.config.core})": policy.core is not None,
-        "observations are normalised": len(policy.moments) > 0,
         "actions are not one choice": not (distribution.heads == distribution.dims == 1),
     }
     for reason, applies in faults.items():
@@ -204,6 +205,11 @@ def parameters_of(policy: ActorCritic) -> tuple[Sequence[Tensor], Sequence[Tenso
     """Weights and biases, from the first layer to the head; the order of ``policy.parameters()``, a layer's weight before its bias."""
     layers = [*policy.net.trunk.layers, policy.net.heads[0]]
     return [layer.weight for layer in layers], [layer.bias for layer in layers]
+
+
+def moments_of(policy: ActorCritic) -> RunningMoments | None:
+    """What observations are normalised by."""
+    return cast("RunningMoments", policy.moments["0"]) if len(policy.moments) else None
 
 
 def _too_large(shape: MlpShape, card: Card) -> ConfigError:

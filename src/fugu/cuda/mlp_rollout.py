@@ -13,11 +13,12 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from fugu.cuda.mlp import ParameterPointers, parameter_pointers
+from fugu.cuda.mlp import MomentPointers, ParameterPointers, moment_pointers, parameter_pointers
 from fugu.cuda.mlp_plan import MlpShape, Plan, card_of, plan_rollout
 from fugu.cuda.module import EXACT, Kernel, compile_module
 from fugu.cuda.worlds import KernelSource
 from fugu.errors import ConfigError
+from fugu.policy.normalize import RunningMoments
 from fugu.spaces import Layout
 from fugu.vector.device_native import NativeDevice
 
@@ -58,9 +59,14 @@ def mlp_rollout(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
     *,
+    moments: RunningMoments | None = None,
+    value_moments: RunningMoments | None = None,
     carry: bool,
 ) -> None:
     """Play ``steps`` steps from the first row of the slabs; with ``carry`` the last one is copied there before.
+
+    ``moments`` normalise what the network sees of observations; with ``value_moments`` its values are in units of those, and the slabs
+    hold real ones.
 
     What ends is added to the statistics of ``worlds``. Captured in a CUDA graph, a replay goes on where the last one ended.
     """
@@ -74,10 +80,11 @@ def mlp_rollout(
     plan = plan_rollout(shape, agents, card_of(device))
     pointers = [getattr(slabs, field.name).data_ptr() for field in fields(RolloutSlabs)]
     arguments = _Rollout(
-        parameter_pointers(weights, biases),
+        parameter_pointers(weights, biases, moments),
         parts.words.data_ptr(),
         parts.logs.data_ptr(),
         *pointers,
+        moment_pointers(value_moments),
         agents,
         steps,
         parts.time_limit,
@@ -141,6 +148,7 @@ class _Rollout(ctypes.Structure):
     _fields_ = (
         ("parameters", ParameterPointers),
         *((name, ctypes.c_void_p) for name in ("words", "logs", *(field.name for field in fields(RolloutSlabs)))),
+        ("values", MomentPointers),
         *((name, ctypes.c_int32) for name in ("worlds", "steps", "time_limit", "carry")),
     )
 
