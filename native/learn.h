@@ -82,6 +82,9 @@ struct PpoLoss {
   float* grad_value;
 };
 
+inline constexpr int kLossParts = 5;  // policy, value, entropy, kl, clip fraction
+using LossSums = std::array<double, kLossParts>;
+
 struct Kernels {
   int64_t (*mlp_packed_floats)(const Mlp&);
   void (*mlp_pack)(const Mlp&, bool backward, float* packed);
@@ -235,14 +238,13 @@ inline void sample(const Sample& m, const Kernels& kernels, int threads) {
   });
 }
 
-// The sums over all rows of policy, value, entropy, kl, clip fraction and ratio.
-inline std::array<double, 6> ppo_loss(const PpoLoss& m, const Kernels& kernels, int threads) {
-  std::vector<std::array<double, 6>> sums(shares_of(m.rows, kLossRows));
+inline LossSums ppo_loss(const PpoLoss& m, const Kernels& kernels, int threads) {
+  std::vector<LossSums> sums(shares_of(m.rows, kLossRows));
   Crew::instance().run(static_cast<int64_t>(sums.size()), threads, [&](int64_t share) {
     Scratch<Use::kShare> scratch(kernels.loss_floats(m.choices));
     kernels.ppo_rows(m, share * kLossRows, std::min(m.rows, (share + 1) * kLossRows), sums[share].data(), scratch.take(0));
   });
-  std::array<double, 6> total{};
+  LossSums total{};
   for (const auto& sum : sums)
     for (size_t i = 0; i < total.size(); ++i) total[i] += sum[i];
   return total;

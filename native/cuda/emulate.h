@@ -21,6 +21,7 @@
 #define __forceinline__ inline
 #define __shared__ static
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __restrict__ __restrict
 #define __align__(n) alignas(n)
 #define FUGU_SHARED(Type, name) Type* const name = reinterpret_cast<Type*>(fugu::emulate::shared_memory())

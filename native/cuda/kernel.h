@@ -62,6 +62,10 @@ __device__ inline void multiply_tf32(float (&d)[4], const uint32_t (&a)[4], cons
 #endif
 }
 
+// bfloat16, for what is stored: the upper half of a float.
+struct Bf16 {
+  uint16_t bits;
+};
 // The same in bfloat16, two numbers to a word (the first in the low half): A 16 x 16, B 16 x 8.
 //   a = A[g][2t, 2t + 1], A[g + 8][2t, 2t + 1], A[g][2t + 8, 2t + 9], A[g + 8][2t + 8, 2t + 9]
 //   b = B[2t, 2t + 1][g], B[2t + 8, 2t + 9][g]                  d as above
@@ -74,6 +78,11 @@ __device__ inline uint32_t to_bf16x2(float low, float high) {
   return emulate::to_bf16(low) | emulate::to_bf16(high) << 16;
 #endif
 }
+__device__ inline float number_of(float x) { return x; }
+__device__ inline float number_of(Bf16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }
+__device__ inline void store_number(float* at, float x) { *at = x; }
+__device__ inline void store_number(Bf16* at, float x) { at->bits = static_cast<uint16_t>(to_bf16x2(x, 0.0f)); }
+
 __device__ inline void multiply_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #ifdef __CUDACC_RTC__
   asm volatile(

@@ -38,6 +38,7 @@ struct PpoArguments {
   int32_t rows, prepare_blocks, ppo_blocks;
 };
 
+using fugu::warp_sum;
 __device__ inline double warp_sum(double x) {
   for (int step = 16; step > 0; step >>= 1) x += __shfl_xor_sync(kAllLanes, x, step);
   return x;

@@ -231,6 +231,9 @@ def test_columns_of_another_type_or_shape_are_refused() -> None:
     shape = MlpShape(4, (16,), 2)
     weights, biases = network(shape, "cpu")
     columns = batch(shape, 20, "cpu")
+    with pytest.raises(TypeError, match="entropy_coef: expected"):
+        in_double = {**SETTINGS, "entropy_coef": torch.tensor(0.1, dtype=torch.float64)}
+        mlp.mlp_ppo_sums(shape, weights=weights, biases=biases, **columns, **in_double)
     wrong = {"action": columns["action"].int(), "mask": columns["mask"].float(), "advantage": columns["advantage"][:-1]}
     for name, column in wrong.items():
         with pytest.raises(TypeError, match="expected"):

@@ -8,7 +8,7 @@ from gymnasium import spaces as gs
 
 from fugu.cuda import libraries
 from fugu.cuda.mlp import mlp_source
-from fugu.cuda.mlp_plan import Card, MlpShape, parameters_of, plan_prepare, plan_rollout, plan_update, shape_of
+from fugu.cuda.mlp_plan import Card, MlpShape, moments_of, parameters_of, plan_prepare, plan_rollout, plan_update, shape_of
 from fugu.cuda.module import EXACT, cubin
 from fugu.errors import ConfigError, GpuError
 from fugu.policy.actor_critic import make_policy
@@ -85,6 +85,13 @@ def test_shapes_it_cannot_compute_are_refused_by_name(change: dict, message: str
         MlpShape(**{"inputs": 4, "hidden": (64,), "choices": 2, **change})
 
 
+def test_normalised_observations_are_taken_where_the_kernels_get_their_moments() -> None:
+    policy = make_policy(BOX, gs.Discrete(3), PolicyConfig(normalize_observation=True))
+    assert shape_of(policy, normalized=True).inputs == 4
+    assert moments_of(policy) is policy.moments["0"]
+    assert moments_of(make_policy(BOX, gs.Discrete(3))) is None
+
+
 def test_the_shape_of_a_policy_is_found() -> None:
     policy = make_policy(BOX, gs.Discrete(3), PolicyConfig(hidden=(64, 32), activation="relu"))
     assert shape_of(policy, 3) == MlpShape(4, (64, 32), 3, "relu", 3)
@@ -99,6 +106,7 @@ def test_the_shape_of_a_policy_is_found() -> None:
     [
         (BOX, gs.Discrete(2), {"share": False}, "share"),
         (BOX, gs.Discrete(2), {"core": "lstm"}, "memory"),
+        (BOX, gs.Discrete(2), {"normalize_observation": True}, "normalised"),
         (BOX, gs.MultiDiscrete([2, 2]), {}, "one choice"),
         (BOX, BOX, {}, "one choice"),
         (gs.Box(0, 9, (4,), np.int8), gs.Discrete(2), {}, "Box of float32"),

@@ -36,7 +36,7 @@ def start(
     policy = make_policy(vec.observation_space, vec.action_space, PolicyConfig(**config), seed=3).to(device)
     with torch.no_grad():
         policy.net.heads[0].weight[:-1] *= 100
-    shape = shape_of(policy, passes)
+    shape = shape_of(policy, passes, normalized=True)
     slabs = RolloutSlabs.new(shape, worlds, steps, torch.device(device))
     slabs.uniform.copy_(torch.rand(steps, worlds, generator=torch.Generator().manual_seed(4)))
     rows = vec.rows()

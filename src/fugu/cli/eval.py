@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from fugu.cli.options import console, parse, take_env_kwargs, which_checkpoint
+from fugu.emulation.place import from_here
 from fugu.errors import ConfigError, FuguError
 
 
@@ -77,15 +78,15 @@ def main(argv: list[str]) -> int:
     low, high = result.interval
     out = console()
     actions = "most likely actions" if options.greedy else "actions drawn"
-    out.print(f"{run.path}: {run.config.env}, checkpoint of step {step:,}, {actions}, seed {options.seed}")
+    out.print(f"{run.path}: {from_here(run.config.env)}, checkpoint of step {step:,}, {actions}, seed {options.seed}")
     out.print(f"  episodes      {result.episodes}")
     out.print(f"  mean return   {result.mean:.2f}   95% interval {low:.2f} to {high:.2f}")
     out.print(f"  lowest        {min(result.returns):.2f}")
     out.print(f"  highest       {max(result.returns):.2f}")
     out.print(f"  mean length   {sum(result.lengths) / result.episodes:.1f} steps")
     out.print(f"  written to    {kept}", soft_wrap=True)
-    if result.episodes < options.episodes:
-        out.print(f"  {options.episodes - result.episodes} episodes did not end in time and are left out", style="yellow")
+    if result.cut:
+        out.print(f"  cut           {result.cut} episodes did not end in time and are missing above", style="yellow")
     return 0
 
 

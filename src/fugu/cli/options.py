@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import difflib
+import io
 import re
 import sys
 from typing import Any, TypeVar
@@ -20,7 +22,21 @@ Options = TypeVar("Options")
 
 def parse(kind: type[Options], command: str, argv: list[str]) -> Options:
     """``argv`` as a ``kind``, a dataclass with a help text under each field. A wrong flag ends in exit code 2."""
-    return tyro.cli(kind, prog=f"fugu {command}", args=argv, config=(tyro.conf.FlagCreatePairsOff,))
+    return read(kind, prog=f"fugu {command}", args=argv, config=(tyro.conf.FlagCreatePairsOff,))
+
+
+def read(kind: type[Options], **settings: Any) -> Options:
+    """``tyro.cli``, but a ConfigError of the dataclass itself is raised; tyro would draw it in a box and exit."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            return tyro.cli(kind, **settings)
+    except SystemExit as end:
+        error = end.__context__
+        while error is not None:
+            if isinstance(error, ConfigError):
+                raise error from None
+            error = error.__context__
+    return tyro.cli(kind, **settings)  # help, or what it has to say about flags, now on the terminal
 
 
 def take_env_kwargs(argv: list[str]) -> tuple[list[str], dict[str, Any]]:
@@ -89,7 +105,7 @@ def full_names(argv: list[str], kind: type) -> list[str]:
         if field_type(kind, path) is bool:
             if not equals and todo and todo[0].lower() in SWITCH:
                 value = todo.pop(0)
-            if value and value.lower() not in SWITCH:
+            if (equals or value) and value.lower() not in SWITCH:
                 raise ConfigError(f"--{name}={value} must be true or false")
             off = negated != (not SWITCH.get(value.lower(), True))
             out.append("--" + _flag((*path[:-1], f"no_{path[-1]}" if off else path[-1])))

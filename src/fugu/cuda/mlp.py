@@ -12,6 +12,7 @@ Nothing here waits for the device or depends on what is in it, so that all of it
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fugu.cuda.loss import SUMS as STAT_NAMES
 from fugu.cuda.mlp_plan import (
     PREPARE_THREADS,
     REDUCE_THREADS,
@@ -31,8 +33,7 @@ from fugu.cuda.mlp_plan import (
     plan_reduce,
     plan_update,
 )
-from fugu.cuda.module import EXACT, Module, compile_module
-from fugu.policy.kernels import STATS as STAT_NAMES
+from fugu.cuda.module import EXACT, Kernel, compile_module
 from fugu.policy.normalize import RunningMoments
 
 MAX_ROWS = 2**30
@@ -53,7 +54,7 @@ def mlp_forward(
         arguments = _Forward(
             parameter_pointers(weights, biases, moments), obs.data_ptr(), logits.data_ptr(), value.data_ptr(), order, rows
         )
-        kernel = _module(shape, plan, obs.device).kernel("mlp_forward", "s")
+        kernel = _kernels(shape, plan, obs.device)["mlp_forward"]
         kernel(plan.grid, plan.threads, bytes(arguments), shared=plan.shared)
     return (logits.transpose(0, 1), value.t()) if by_time else (logits, value)
 
@@ -121,15 +122,17 @@ def mlp_ppo_sums(
     total = STATS + shape.parameters
     sums = torch.empty(prepare, 3, dtype=torch.float64, device=device)
     partial, out = torch.empty(plan.grid, total, device=device), torch.empty(total, device=device)
+    if isinstance(entropy_coef, Tensor) and (entropy_coef.dtype != torch.float32 or entropy_coef.device != device):
+        raise TypeError(f"entropy_coef: expected float32 on {device}, got {entropy_coef.dtype} on {entropy_coef.device}")
     at = entropy_coef.data_ptr() if isinstance(entropy_coef, Tensor) else None
     coef = 0.0 if isinstance(entropy_coef, Tensor) else entropy_coef
     settings = _Settings(moment_pointers(value_moments), at, clip, value_clip, value_coef, coef, normalize_advantage)
     pointers = [tensor.data_ptr() for tensor in (*taken, sums, partial, out)]
     arguments = bytes(_Ppo(parameter_pointers(weights, biases, moments), *pointers, order, settings, rows, prepare, plan.grid))
-    module = _module(shape, plan, device)
-    module.kernel("mlp_ppo_prepare", "s")(prepare, PREPARE_THREADS, arguments, shared=3 * 8 * PREPARE_THREADS // 32)
-    module.kernel("mlp_ppo", "s")(plan.grid, plan.threads, arguments, shared=plan.shared)
-    module.kernel("mlp_ppo_reduce", "s")(reduce, REDUCE_THREADS, arguments, shared=4 * REDUCE_THREADS)
+    kernels = _kernels(shape, plan, device)
+    kernels["mlp_ppo_prepare"](prepare, PREPARE_THREADS, arguments, shared=3 * 8 * PREPARE_THREADS // 32)
+    kernels["mlp_ppo"](plan.grid, plan.threads, arguments, shared=plan.shared)
+    kernels["mlp_ppo_reduce"](reduce, REDUCE_THREADS, arguments, shared=4 * REDUCE_THREADS)
     return out
 
 
@@ -177,9 +180,11 @@ def mlp_source(shape: MlpShape, plan: Plan) -> str:
     )
 
 
-def _module(shape: MlpShape, plan: Plan, device: torch.device) -> Module:
+@functools.cache
+def _kernels(shape: MlpShape, plan: Plan, device: torch.device) -> dict[str, Kernel]:
     # EXACT like a rollout, in which an environment is compiled along: the same bits in both.
-    return compile_module(mlp_source(shape, plan), device, options=EXACT, what="the fused network")
+    module = compile_module(mlp_source(shape, plan), device, options=EXACT, what="the fused network")
+    return {name: module.kernel(name, "s") for name in ("mlp_forward", "mlp_ppo_prepare", "mlp_ppo", "mlp_ppo_reduce")}
 
 
 class MomentPointers(ctypes.Structure):

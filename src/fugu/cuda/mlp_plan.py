@@ -1,4 +1,4 @@
-"""Which policies the fused network of ``native/cuda/mlp.h`` can compute, and how its kernels are launched. Plain arithmetic.
+"""Which policies the fused network of ``native/cuda/mlp.h`` can compute, and how its kernels are launched.
 
 A block of ``strips * split`` warps computes tiles of ``16 * strips`` rows; ``split`` warps divide the outputs of each layer of a strip
 among them. Parameters and activations of a tile lie in shared memory, so what fits there decides how many strips a block has.
@@ -6,12 +6,15 @@ among them. Parameters and activations of a tile lie in shared memory, so what f
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 
+from fugu.cuda.libraries import check, driver
 from fugu.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,15 +44,19 @@ class Card:
     """bytes of shared memory one block may have"""
     processor_shared: int = 228 * 1024
     """bytes of shared memory of a multiprocessor; each block costs 1 KiB more than it asks for"""
-    emulated: bool = False
 
 
+@functools.cache
 def card_of(device: torch.device) -> Card:
     if device.type == "cpu":
-        return Card(processors=2, emulated=True)  # few, so that a test's blocks have more than one tile
-    properties: Any = torch.cuda.get_device_properties(device)
-    block = properties.shared_memory_per_block_optin
-    return Card(properties.multi_processor_count, block, getattr(properties, "shared_memory_per_multiprocessor", block + 1024))
+        return Card(processors=2)  # few, so that a test's blocks have more than one tile
+    index = torch.cuda.current_device() if device.index is None else device.index
+    values = []
+    for attribute in (16, 97, 81):  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, and of shared memory BLOCK_OPTIN, MULTIPROCESSOR
+        value = ctypes.c_int()
+        check(driver().cuDeviceGetAttribute(ctypes.byref(value), attribute, index), "asking a GPU what it offers")
+        values.append(value.value)
+    return Card(*values)
 
 
 @dataclass(frozen=True)
@@ -178,8 +185,11 @@ def plan_rollout(shape: MlpShape, worlds: int, card: Card) -> Plan:
     return min(plans, key=lambda plan: plan[:2])[2]
 
 
-def shape_of(policy: ActorCritic, passes: int = 1) -> MlpShape:
-    """The shape of ``policy``; a ConfigError says why the fused network cannot compute it."""
+def shape_of(policy: ActorCritic, passes: int = 1, *, normalized: bool = False) -> MlpShape:
+    """The shape of ``policy``; a ConfigError says why the fused network cannot compute it.
+
+    ``normalized``: the caller gives ``moments_of(policy)`` to the kernels, so observations may be normalised.
+    """
     from fugu.policy.encoder import Reals
     from fugu.policy.net import DefaultNet
 
@@ -187,6 +197,7 @@ def shape_of(policy: ActorCritic, passes: int = 1) -> MlpShape:
     faults = {
         "the policy has a network of its own": not isinstance(net, DefaultNet),
         f"the policy has a memory ({policy.config.core})": policy.core is not None,
+        "observations are normalised": len(policy.moments) > 0 and not normalized,
         "actions are not one choice": not (distribution.heads == distribution.dims == 1),
     }
     for reason, applies in faults.items():

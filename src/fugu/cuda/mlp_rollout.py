@@ -7,6 +7,7 @@ The arithmetic of the network is that of ``mlp_ppo``, bit for bit, and that of t
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -136,6 +137,7 @@ def rollout_source(shape: MlpShape, plan: Plan, environment: KernelSource) -> st
     )
 
 
+@functools.cache
 def _kernel(shape: MlpShape, plan: Plan, environment: KernelSource, device: torch.device) -> Kernel:
     source = rollout_source(shape, plan, environment)
     what = f"the rollout of {environment.name}"

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from fugu.cuda.mingru import mingru, mingru_step
+from fugu.cuda.use import ready
 from fugu.native import native
 from fugu.policy.kernels import can_use_native, lstm
 from fugu.policy.layers import orthogonal
@@ -161,6 +163,13 @@ class MinGRU(nn.Module):
 
     def step(self, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         x = self.enter(x)
+        if not torch.is_grad_enabled() and x.numel() and ready(state) and ready(x, state, half=True):
+            after = torch.empty_like(state)
+            parts = zip(self.layers, state.chunk(len(self.layers), -1), after.chunk(len(self.layers), -1), strict=True)
+            for layer, h, last in parts:
+                gates = layer(x)
+                x = mingru_step(gates, x.to(gates.dtype), h, first, last)
+            return x, after
         states = []
         for layer, h in zip(self.layers, state.masked_fill(first.unsqueeze(-1), 0).chunk(len(self.layers), -1), strict=True):
             candidate, gate, highway = layer(x).chunk(3, -1)
@@ -171,6 +180,13 @@ class MinGRU(nn.Module):
 
     def sequence(self, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         x = self.enter(x.transpose(0, 1))  # [T, B, H]
+        if x.numel() and ready(state) and ready(x, state, half=True):
+            lasts = []
+            for layer, start in zip(self.layers, state.chunk(len(self.layers), -1), strict=True):
+                gates = layer(x)
+                x, last = mingru(gates, x.to(gates.dtype), start, first.t())
+                lasts.append(last)
+            return x.transpose(0, 1), lasts[0] if len(lasts) == 1 else torch.cat(lasts, -1)
         keep = _keep(first, x.dtype)
         states = []
         for layer, start in zip(self.layers, state.chunk(len(self.layers), -1), strict=True):
