@@ -53,8 +53,9 @@ class Unattended:
         """the same of what ``finish`` says of a batch, then the number of batches"""
         generators = [g for g in (trainer.generator, *trainer.algorithm.generators) if g.device.type == "cuda"]
         alone = isinstance(trainer.source, DeviceRollout)
-        self._collect = Recorded(self._do_collect, device, generators) if alone else self._do_collect
-        self._learn = Recorded(self._do_learn, device, generators)
+        pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self._collect = Recorded(self._do_collect, device, generators, pool) if alone else self._do_collect
+        self._learn = Recorded(self._do_learn, device, generators, pool)
         rows = trainer.source.vec.num_agents * trainer.config.horizon
         self.every = max(1, min(LOOK_UPDATES, LOOK_ROWS // rows)) if alone else 1
         """updates between two looks at which training may end"""
