@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fugu.algorithm.contract import Metrics
 from fugu.cuda.graph import Recorded
+from fugu.cuda.half import weights_stay
 from fugu.rollout.batch import Batch
 from fugu.rollout.device import DeviceRollout
 from fugu.trainer.diverged import Diverged
@@ -76,7 +77,7 @@ class Unattended:
         rate = trainer.optimizer.set_progress(progress)
         self._rate.copy_(torch.as_tensor(rate, device=self.device))
         # weights are rounded once for all steps, not again at each of them
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._half):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._half), weights_stay():
             self._batch = trainer.collect(progress, self._stop)
         self.steps += self._batch["mask"].sum()
 
