@@ -16,9 +16,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from gymnasium import spaces as gs
 from torch import Tensor
 
+from fugu.algorithm import losses
 from fugu.policy import kernels
+from fugu.policy.distribution import Distribution
 from harness import Result, alternate, main, microseconds, ratios, summaries
 
 Call = Callable[[], Any]
@@ -119,14 +122,19 @@ def sample(rows: int, choices: int) -> tuple[dict[str, Call], float]:
 
 def ppo_loss(rows: int, choices: int) -> tuple[dict[str, Call], float]:
     logits, value, weight = leaf(rows, choices), leaf(rows), torch.full((rows,), 1 / rows)
-    action, logprob = kernels.sample_categorical(logits, torch.rand(rows))
-    columns = (action, logprob + 0.1 * torch.randn(rows), *(torch.randn(rows) for _ in range(3)), weight)
-    settings = {"clip": 0.2, "value_clip": 0.2, "value_coef": 0.5, "entropy_coef": 0.01}
-    calls = {}
-    for name, function in (("fugu", kernels.ppo_loss_categorical), ("torch", kernels.ppo_loss_categorical_reference)):
-        forward = lambda function=function: function(logits, value, *columns, **settings)[0]  # noqa: E731
-        calls[name] = trained(forward, torch.ones(()), [logits, value])
-    return calls, 0
+    distribution = Distribution(gs.Discrete(choices))
+    action, logprob = distribution.sample_with_logprob(logits.detach())
+    columns = dict(zip(("advantage", "old_value", "value_target"), torch.randn(3, rows), strict=True))
+    columns |= {"old_logprob": logprob + 0.1 * torch.randn(rows), "weight": weight}
+    settings: Any = {**columns, "clip": 0.2, "value_clip": 0.2, "value_coef": 0.5, "entropy_coef": 0.01}
+
+    def by_definition() -> Tensor:
+        return losses.ppo_loss_of(*distribution.evaluate(logits, action), value, **settings).total
+
+    def fused() -> Tensor:
+        return losses.ppo_loss(distribution, logits, value, action=action, **settings).total
+
+    return {n: trained(f, torch.ones(()), [logits, value]) for n, f in (("fugu", fused), ("torch", by_definition))}, 0
 
 
 CASES = {

@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,7 @@ def train_one(env: str, seed: int, changes: dict[str, object], episodes: int) ->
         run = fugu.train(env, runs=folder, **settings)
         seconds = time.perf_counter() - began
         result = run.evaluate(episodes, seed=1000 + seed)
+        wins, losses = against_random(run, games=400) if env == "connect4" else (None, None)
         rows = run.metrics()
         curve = [row["episode/return"] for row in rows if "episode/return" in row]
         speed = np.median([row["time/steps_per_second"] for row in run.folder.read_timing()])
@@ -41,14 +43,42 @@ def train_one(env: str, seed: int, changes: dict[str, object], episodes: int) ->
     return {
         "env": env,
         "seed": seed,
-        "mean_return": result.mean,
+        "mean_return": result.mean if wins is None else wins,
         "interval": [low, high],
+        **({} if wins is None else {"wins_against_random": wins, "losses_against_random": losses}),
         "mean_length": float(np.mean(result.lengths)),
         "steps": rows[-1]["steps"],
         "seconds": seconds,
         "steps_per_second": float(speed),
         "curve": [float(np.mean(part)) for part in np.array_split(curve, min(20, len(curve)))] if curve else [],
     }
+
+
+def against_random(run: Any, games: int) -> tuple[float, float]:
+    """Shares of games won and lost by the policy as agent 0; who begins is drawn by the environment."""
+    import torch
+
+    from fugu.run.player import Player
+
+    rng = np.random.default_rng(0)
+    results: list[float] = []
+    with Player(run, num_envs=games) as player:
+        vec = player.vec
+        vec.reset(7)
+        finished = np.zeros(games, bool)
+        while not finished.all():
+            rows = vec.rows
+            act = player.algorithm.act(
+                torch.from_numpy(rows.obs), None, torch.from_numpy(rows.first), torch.from_numpy(rows.action_mask)
+            )
+            action = np.array(act.env_action)
+            noise = rng.random(rows.action_mask.shape) * rows.action_mask
+            action[1::2] = noise.argmax(1)[1::2]
+            vec.step(action)
+            ended = (vec.rows.terminated | vec.rows.truncated)[0::2] & ~finished
+            results += vec.rows.reward[0::2][ended].tolist()
+            finished |= ended
+    return float(np.mean(np.array(results) > 0)), float(np.mean(np.array(results) < 0))
 
 
 def in_process(job: tuple[str, int, dict[str, object], int]) -> dict[str, object]:
@@ -87,7 +117,13 @@ def main() -> int:
         episodes = arguments.episodes or (goal.episodes if goal else 100)
         jobs += [(env, seed, both, episodes) for seed in range(arguments.seeds)]
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        results = list(pool.map(in_process, jobs))
+        running = [pool.submit(in_process, job) for job in jobs]
+        results = []
+        for done in as_completed(running):
+            results.append(done.result())
+            if arguments.out:  # what is there so far, should the time run out
+                write("learning", results, arguments.out)
+    results.sort(key=lambda r: (arguments.envs.index(r["env"]), r["seed"]))
     missed = 0
     for env in arguments.envs:
         runs = [r for r in results if r["env"] == env]

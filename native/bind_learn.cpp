@@ -158,10 +158,10 @@ void bound_sample(const In& logits, const std::optional<Flags>& mask, const In& 
   sample(m, kernels, threads);
 }
 
-std::array<double, 6> bound_ppo_loss(const In& logits, const In& value, const Choices& action, const In& old_logprob, const In& advantage,
-                                     const In& old_value, const In& value_target, const In& weight, const std::optional<Flags>& mask,
-                                     float clip, float value_clip, float value_coef, float entropy_coef, const Out& grad_logits,
-                                     const Out& grad_value, int threads, const std::string& set) {
+LossSums bound_ppo_loss(const In& logits, const In& value, const Choices& action, const In& old_logprob, const In& advantage,
+                        const In& old_value, const In& value_target, const In& weight, const std::optional<Flags>& mask, float clip,
+                        float value_clip, float value_coef, float entropy_coef, const Out& grad_logits, const Out& grad_value,
+                        int threads, const std::string& set) {
   PpoLoss m{.rows = axis(logits, 0), .choices = axis(logits, 1)};
   if (m.choices < 1) throw nb::value_error("there must be a choice");
   m.logits = checked(logits, {m.rows, m.choices}, "logits");

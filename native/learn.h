@@ -1,6 +1,6 @@
 // The learner's kernels for CPUs: small MLPs and LSTMs forward and backward, sampling and the PPO loss.
 //
-// What they compute is stated by the reference functions in src/fugu/policy/kernels.py, how in the learn_*.h files that are included
+// What they compute is stated by the reference functions in src/fugu/policy/kernels.py and by src/fugu/algorithm/losses.py, how in the learn_*.h files that are included
 // here once per instruction set. This file chooses the set at run time, so that one wheel runs everywhere, and shares the work out
 // among threads. The cut into shares depends on the sizes alone and sums are taken in the order of shares, so the number of threads
 // does not change a bit of any result.
@@ -14,7 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "learn_pool.h"
+#include "crew.h"
+#include "learn_scratch.h"
 
 namespace fugu::learn {
 
@@ -81,6 +82,9 @@ struct PpoLoss {
   float* grad_logits;
   float* grad_value;
 };
+
+inline constexpr int kLossParts = 5;  // policy, value, entropy, kl, clip fraction
+using LossSums = std::array<double, kLossParts>;
 
 struct Kernels {
   int64_t (*mlp_packed_floats)(const Mlp&);
@@ -235,14 +239,13 @@ inline void sample(const Sample& m, const Kernels& kernels, int threads) {
   });
 }
 
-// The sums over all rows of policy, value, entropy, kl, clip fraction and ratio.
-inline std::array<double, 6> ppo_loss(const PpoLoss& m, const Kernels& kernels, int threads) {
-  std::vector<std::array<double, 6>> sums(shares_of(m.rows, kLossRows));
+inline LossSums ppo_loss(const PpoLoss& m, const Kernels& kernels, int threads) {
+  std::vector<LossSums> sums(shares_of(m.rows, kLossRows));
   Crew::instance().run(static_cast<int64_t>(sums.size()), threads, [&](int64_t share) {
     Scratch<Use::kShare> scratch(kernels.loss_floats(m.choices));
     kernels.ppo_rows(m, share * kLossRows, std::min(m.rows, (share + 1) * kLossRows), sums[share].data(), scratch.take(0));
   });
-  std::array<double, 6> total{};
+  LossSums total{};
   for (const auto& sum : sums)
     for (size_t i = 0; i < total.size(); ++i) total[i] += sum[i];
   return total;

@@ -62,11 +62,11 @@ static void sample_rows(const Sample& m, int64_t low, int64_t high, float* scrat
 
 FUGU_INLINE Floats clamp(Floats v, float low, float high) { return at_least(at_most(v, high), low); }
 
-// Gradients of rows [low, high) and what they add to the sums: policy, value, entropy, kl, clip fraction, ratio.
+// Gradients of rows [low, high) and what they add to the sums.
 static void ppo_rows(const PpoLoss& m, int64_t low, int64_t high, double* sums, float* scratch) {
   float* logit = scratch;
   float* column = scratch + m.choices * kLanes;
-  Floats total[6] = {};
+  Floats total[kLossParts] = {};
   for (int64_t row = low; row < high; row += kLanes) {
     const int64_t rows = high - row < kLanes ? high - row : kLanes;
     const uint8_t* mask = m.mask ? m.mask + row * m.choices : nullptr;
@@ -104,8 +104,8 @@ static void ppo_rows(const PpoLoss& m, int64_t low, int64_t high, double* sums, 
       value_slope = farther ? (inside ? near : Floats{}) : value_slope;
     }
 
-    const Floats terms[6] = {-(surrogate < clipped ? surrogate : clipped), 0.5f * square, entropy, distance - log_ratio, outside, ratio};
-    for (int i = 0; i < 6; ++i) total[i] += counts ? weight * terms[i] : Floats{};
+    const Floats terms[kLossParts] = {-(surrogate < clipped ? surrogate : clipped), 0.5f * square, entropy, distance - log_ratio, outside};
+    for (int i = 0; i < kLossParts; ++i) total[i] += counts ? weight * terms[i] : Floats{};
 
     // d loss / d logit_c = d loss / d logprob * ((c is the action) - p_c) + entropy_coef * weight * p_c (log p_c + entropy)
     const Floats through = surrogate <= clipped || surrogate != surrogate ? -weight * surrogate : Floats{};
@@ -122,7 +122,7 @@ static void ppo_rows(const PpoLoss& m, int64_t low, int64_t high, double* sums, 
       }
     }
   }
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < kLossParts; ++i) {
     sums[i] = 0;
     for (int lane = 0; lane < kLanes; ++lane) sums[i] += total[i][lane];
   }

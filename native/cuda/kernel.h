@@ -33,6 +33,15 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
+// Asks for what will be read soon, without a register to hold it.
+__device__ inline void prefetch(const void* at) {
+#ifdef __CUDACC_RTC__
+  asm volatile("prefetch.global.L2 [%0];" : : "l"(at));
+#else
+  static_cast<void>(at);
+#endif
+}
+
 // Uniform in [0, 1), a hash of (key, row): no state, so that what was drawn can be drawn again.
 __device__ inline float uniform_of(uint64_t key, uint64_t row) {
   return static_cast<float>(static_cast<uint32_t>(Rng::mix(key + 0x9e3779b97f4a7c15ull * (row + 1)) >> 32) >> 8) * 0x1p-24f;
@@ -62,6 +71,10 @@ __device__ inline void multiply_tf32(float (&d)[4], const uint32_t (&a)[4], cons
 #endif
 }
 
+// bfloat16, for what is stored: the upper half of a float.
+struct Bf16 {
+  uint16_t bits;
+};
 // The same in bfloat16, two numbers to a word (the first in the low half): A 16 x 16, B 16 x 8.
 //   a = A[g][2t, 2t + 1], A[g + 8][2t, 2t + 1], A[g][2t + 8, 2t + 9], A[g + 8][2t + 8, 2t + 9]
 //   b = B[2t, 2t + 1][g], B[2t + 8, 2t + 9][g]                  d as above
@@ -74,6 +87,11 @@ __device__ inline uint32_t to_bf16x2(float low, float high) {
   return emulate::to_bf16(low) | emulate::to_bf16(high) << 16;
 #endif
 }
+__device__ inline float number_of(float x) { return x; }
+__device__ inline float number_of(Bf16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }
+__device__ inline void store_number(float* at, float x) { *at = x; }
+__device__ inline void store_number(Bf16* at, float x) { at->bits = static_cast<uint16_t>(to_bf16x2(x, 0.0f)); }
+
 __device__ inline void multiply_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #ifdef __CUDACC_RTC__
   asm volatile(

@@ -127,7 +127,7 @@ def _fill(table: Any, config: Any) -> None:
             item = tomlkit.item(
                 dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
             )
-        except ValueError:
+        except (ValueError, TypeError):
             raise ConfigError(
                 f"{name}={value!r} cannot be written to a run's config.toml: use numbers, text and lists"
             ) from None

@@ -11,13 +11,12 @@ from gymnasium import spaces as gs
 
 from fugu.advantage import vtrace_reference
 from fugu.algorithm.config import PPOConfig
-from fugu.algorithm.losses import explained_variance, normalized, ppo_loss, ppo_loss_of, row_weight
+from fugu.algorithm.losses import explained_variance, normalized, ppo_loss_of, row_weight
 from fugu.algorithm.ppo import PPO, priorities
 from fugu.algorithm.scale import RewardScale, ValueScale
 from fugu.errors import ConfigError
 from fugu.policy.actor_critic import make_policy
 from fugu.policy.config import PolicyConfig
-from fugu.policy.distribution import Distribution
 from fugu.rollout.batch import Batch
 from fugu.trainer.minibatch import draw, minibatches
 
@@ -82,30 +81,6 @@ def test_masked_rows_reach_neither_loss_nor_gradient_be_they_nan():
     for name in ("logprob", "entropy", "value"):
         gradient = torch.autograd.grad(loss.total, spoiled[name], retain_graph=True)[0]
         assert torch.isfinite(gradient).all() and (gradient[~mask] == 0).all()
-
-
-def test_the_native_loss_is_that_of_its_definition():
-    g = torch.Generator().manual_seed(0)
-    distribution = Distribution(gs.Discrete(5))
-    params = torch.randn(300, 5, generator=g)
-    c = columns(300)
-    action = torch.randint(5, (300, 1), generator=g)
-    action_mask = torch.rand(300, 5, generator=g) < 0.7
-    action_mask.scatter_(1, action, True)
-    mask = torch.rand(300, generator=g) < 0.8
-    given = {name: c[name] for name in ("old_value", "value_target", "advantage", "old_logprob")}
-    results = []
-    for native in (True, False):
-        inputs = [params.clone().requires_grad_(), c["value"].clone().requires_grad_()]
-        if native:
-            rest = {**given, **SETTINGS, "action": action, "action_mask": action_mask, "weight": row_weight(mask)}
-            loss = ppo_loss(distribution, *inputs, **rest)
-        else:
-            logprob, entropy = distribution.evaluate(inputs[0], action, action_mask)
-            loss = ppo_loss_of(logprob, entropy, inputs[1], weight=row_weight(mask), **given, **SETTINGS)
-        results.append((*loss, *torch.autograd.grad(loss.total, inputs)))
-    for ours, expected in zip(*results, strict=True):
-        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_nothing_that_counts_gives_no_loss():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import statistics
@@ -11,6 +12,7 @@ import pytest
 
 import fugu
 from fugu.cli.main import main
+from fugu.trainer.evaluate import evaluate
 
 
 def evaluation(capsys: pytest.CaptureFixture[str], runs: Path, *arguments: str) -> dict:
@@ -54,6 +56,19 @@ def test_eval_takes_the_checkpoint_asked_for(runs: Path, capsys: pytest.CaptureF
 def test_settings_of_the_environment_can_differ_from_the_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = evaluation(capsys, runs, "--env.max_steps", "7")
     assert max(report["lengths"]) == 7 and report["env_kwargs"] == {"max_steps": 7}
+
+
+def test_an_evaluation_that_was_cut_says_so(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert evaluation(capsys, runs)["cut"] == 0
+    monkeypatch.setattr("fugu.run.player.evaluate", functools.partial(evaluate, max_steps=20))
+    with pytest.warns(RuntimeWarning, match="had not ended after 20 steps"):
+        report = evaluation(capsys, runs)
+    assert report["cut"] > 0 and report["cut"] + report["episodes"] == 40 and max(report["lengths"]) <= 20
+    with pytest.warns(RuntimeWarning):
+        assert main(["eval", "latest", "--runs", str(runs), "--episodes", "40"]) == 0
+    assert f"cut           {report['cut']} episodes did not end" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,21 @@ def test_a_run_with_steps_left_is_interrupted_and_one_at_its_target_is_done(
     assert listed(capsys, runs)[0]["state"] == "interrupted"
 
 
+def test_a_run_that_came_to_nan_is_diverged_until_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"steps": 3_000, "num_envs": 16, "horizon": 8, "minibatch": 128, "threads": 1, "board": "off", "every": 1}
+    run = fugu.train("cartpole", runs=tmp_path, **settings)
+    with pytest.raises(fugu.FuguError, match="training diverged"):
+        run.resume(steps=1_000_000, learning_rate=1e30)
+    (row,) = listed(capsys, tmp_path)
+    assert row["state"] == "diverged" and "lower --optimizer.learning-rate" in row["problem"]
+    assert main(["runs", "--runs", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "diverged" in text.splitlines()[1] and row["problem"] in text
+    fugu.Run("latest", tmp_path).resume(steps=run.metrics()[-1]["steps"] + 2_000, learning_rate=1e-3)
+    assert [row["state"] for row in listed(capsys, tmp_path)] == ["done"]
+    assert (run.path / "diverged-earlier.safetensors").exists()
+
+
 def test_a_run_that_another_process_trains_is_running(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = store.find("latest", runs)
     code = (

@@ -20,6 +20,9 @@ from fugu.trainer.config import TrainConfig
         ("--no-share", "--policy.no-share"),
         ("--share false --seed 1", "--policy.no-share --seed 1"),
         ("--policy.share=true", "--policy.share"),
+        ("--share=0 --no-share=0", "--policy.no-share --policy.share"),
+        ("--share 1 --share 0", "--policy.share --policy.no-share"),
+        ("--entropy-coef=0 --seed=0 --steps=1e6", "--ppo.entropy-coef=0 --seed=0 --steps=1000000"),
         ("--no-share false", "--policy.share"),
         ("--normalize-reward", "--ppo.normalize-reward"),
         ("--vector.seed 1", "--vector.seed 1"),
@@ -45,6 +48,35 @@ def test_a_flag_nobody_knows_gets_the_nearest_ones(typed: str, said: str) -> Non
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize("typed", ["--share=", "--share=perhaps", "--no-share=2"])
+def test_a_switch_takes_yes_and_no_only(typed: str) -> None:
+    with pytest.raises(ConfigError, match="must be true or false"):
+        full_names([typed], TrainConfig)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("--gamma 1.5", "ppo.gamma=1.5 must be between 0 and 1"),
+        ("--horizon 0", "horizon=0 must be at least 1"),
+        ("--num-envs 0", "num_envs=0 must be at least 1"),
+        ("--learning-rate=-1", "optimizer.learning_rate=-1.0 must be above 0"),
+    ],
+)
+def test_an_impossible_value_is_one_line(typed: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "cartpole", *typed.split()]) == 2
+    assert capsys.readouterr() == ("", said + "\n")
+
+
+def test_what_is_no_value_at_all_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "cartpole", "--horizon", "x"]) == 2
+    out, err = capsys.readouterr()
+    assert "--horizon INT" in err and "learned from as one segment" in err and out == ""
+    assert main(["train", "cartpole", "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert "--horizon INT" in out and err == ""
+
+
 def test_a_preset_that_switches_something_on_lets_it_be_asked_for_again(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--normalize-observation", "--steps", "100", "--board", "off", "--runs", str(tmp_path)]
     assert main(["train", "acrobot", *flags]) == 0
@@ -56,6 +88,7 @@ def test_a_preset_that_switches_something_on_lets_it_be_asked_for_again(tmp_path
         ("cartpole --resume", "--resume needs a value, for example --resume latest"),
         ("cartpole --resume latest", "leave cartpole out"),
         ("--env cartpole --resume latest", "leave cartpole out"),
+        ("--resume latest --env.gravity 3", "--env.gravity: a run keeps the environment it began with"),
         ("cartpole --env pong", "fugu train cartpole --env pong: which of the two?"),
         ("", "fugu train cartpole"),
     ],

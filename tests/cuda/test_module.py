@@ -31,7 +31,8 @@ FUGU_KERNEL(block_sums)
 
 extern "C" __global__ void product_tf32(const float* a, const float* b, float* d) {
   const int g = lane_of_thread() / 4, t = lane_of_thread() % 4;
-  const uint32_t left[4] = {to_tf32(a[g * 8 + t]), to_tf32(a[(g + 8) * 8 + t]), to_tf32(a[g * 8 + t + 4]), to_tf32(a[(g + 8) * 8 + t + 4])};
+  const uint32_t left[4] = {to_tf32(a[g * 8 + t]), to_tf32(a[(g + 8) * 8 + t]),
+                            to_tf32(a[g * 8 + t + 4]), to_tf32(a[(g + 8) * 8 + t + 4])};
   const uint32_t right[2] = {to_tf32(b[t * 8 + g]), to_tf32(b[(t + 4) * 8 + g])};
   float out[4] = {};
   multiply_tf32(out, left, right);
@@ -42,7 +43,8 @@ FUGU_KERNEL(product_tf32)
 extern "C" __global__ void product_bf16(const float* a, const float* b, float* d) {
   const int g = lane_of_thread() / 4, t = lane_of_thread() % 4, k = 2 * t;
   const uint32_t left[4] = {to_bf16x2(a[g * 16 + k], a[g * 16 + k + 1]), to_bf16x2(a[(g + 8) * 16 + k], a[(g + 8) * 16 + k + 1]),
-                            to_bf16x2(a[g * 16 + k + 8], a[g * 16 + k + 9]), to_bf16x2(a[(g + 8) * 16 + k + 8], a[(g + 8) * 16 + k + 9])};
+                            to_bf16x2(a[g * 16 + k + 8], a[g * 16 + k + 9]),
+                            to_bf16x2(a[(g + 8) * 16 + k + 8], a[(g + 8) * 16 + k + 9])};
   const uint32_t right[2] = {to_bf16x2(b[k * 8 + g], b[(k + 1) * 8 + g]), to_bf16x2(b[(k + 8) * 8 + g], b[(k + 9) * 8 + g])};
   float out[4] = {};
   multiply_bf16(out, left, right);

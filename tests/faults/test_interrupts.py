@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -10,6 +11,10 @@ import time
 
 import psutil
 import pytest
+
+import fugu
+from fugu.vector.launch import Worker, anonymous_file, end_all
+from tests.faults.faulty import Faulty
 
 PROGRAM = r"""
 import functools, os, sys, time
@@ -143,3 +148,38 @@ vec.close()
     )
     out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=20, cwd=tmp_path)
     assert (out.returncode, out.stdout.strip(), out.stderr) == (0, "4.0", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_worker_leaves_signals_to_the_parent_from_its_first_moment(number):
+    worker = Worker(0, range(1), memory := anonymous_file("fugu-rows"))
+    try:
+        for _ in range(24):  # before, while and after Python starts in it
+            os.kill(worker.process.pid, number)
+            assert not worker.exited(wait=0.05)
+        worker.mailbox.shutdown()
+        assert worker.exited(wait=2)
+        assert worker.death("make", ()).exitcode == 0
+    finally:
+        end_all([worker])
+        os.close(memory)
+
+
+class Launcher(Faulty):
+    """Starts a program and forks, as simulators do, and asks both to end."""
+
+    def reset(self, *, seed=None, options=None):
+        program = subprocess.Popen(["sleep", "60"])
+        program.terminate()
+        forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        forked.start()
+        forked.terminate()
+        obs, _ = super().reset(seed=seed)
+        forked.join(5)
+        return obs, {"ended": (program.wait(5), forked.exitcode)}
+
+
+def test_processes_that_an_environment_starts_can_be_ended_by_it():
+    with fugu.vector.make(Launcher, 1, backend="process", num_workers=1, isolate=True) as vec:
+        _, info = vec.reset()
+    assert info[0]["ended"] == (-signal.SIGTERM, -signal.SIGTERM)

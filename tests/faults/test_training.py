@@ -136,6 +136,29 @@ def test_a_signal_while_an_environment_is_slow_saves_within_seconds_and_leaves_n
         process.kill()
 
 
+def test_a_signal_to_every_process_of_a_run_saves_like_one_to_the_first(tmp_path):
+    """What service managers and job schedulers do. The workers get it well before, the worst order there is."""
+    (tmp_path / "slow.py").write_text(SLOW_ENV.replace("STEP", "0.01").replace("REWARD", "0.0"))
+    arguments = ["--num-envs", "2", "--horizon", "8", "--minibatch", "16", "--steps", "1e6", "--log.board", "off"]
+    process = fugu("train", "slow.py:Slow", "--vector.num-workers", "2", *arguments, cwd=tmp_path)
+    try:
+        wait_for(lambda: any(file.stat().st_size for file in tmp_path.glob("runs/*/timing.jsonl")))
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert children
+        began = time.monotonic()
+        for child in children:
+            child.terminate()
+        time.sleep(0.3)
+        process.terminate()
+        status, said = finish(process, 10)
+        assert status == 143 and time.monotonic() - began < 5, said
+        assert "fugu train --resume" in said and "worker" not in said, said
+        assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+        assert list(only_run(tmp_path).glob("checkpoints/step_*"))
+    finally:
+        process.kill()
+
+
 def test_rewards_that_are_not_numbers_stop_training_with_the_cause(tmp_path):
     (tmp_path / "bad.py").write_text(SLOW_ENV.replace("STEP", "0").replace("REWARD", "float('nan')"))
     arguments = ["--num-envs", "2", "--horizon", "8", "--minibatch", "16", "--steps", "1000", "--log.board", "off"]

@@ -1,5 +1,7 @@
 """What the presets must reach: the mean return of 100 episodes played by the final policy, in every one of five seeds.
 
+For connect4, which pays both players 0 on average, it is the share of games won against a player who plays at random.
+
 ``optimum`` is what is possible, ``chance`` what a uniformly random policy gets (both from the environments' own documentation or
 measured); ``goal`` is the bound that is tested.
 """
@@ -36,4 +38,11 @@ GOALS: dict[str, Goal] = {
     "snake": Goal(-0.35, 15, None),
     "maze": Goal(0.35, 0.8, 1.0, 1000),
     "tetris": Goal(0.1, 2.0, None),
+    "connect4": Goal(0.5, 0.8, 1.0),
+    "CartPole-v1": Goal(22, 475, 500),
+    "Acrobot-v1": Goal(-497, -100, None),
+    "MountainCar-v0": Goal(-200, -130, None),
+    "Pendulum-v1": Goal(-1217, -250, None),
+    "LunarLander-v3": Goal(-180, 200, None),
+    "MiniGrid-Empty-Random-5x5-v0": Goal(0.3, 0.9, 1.0),
 }

@@ -11,9 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from gymnasium import spaces as gs
 
+from fugu.algorithm.losses import Loss, ppo_loss
 from fugu.native import native
 from fugu.policy import kernels
+from fugu.policy.distribution import Distribution
 
 NAMES = (
     "mlp_forward",
@@ -259,22 +262,31 @@ def ppo_case(rows: int, choices: int, masked: bool = False):
     return [logits, random(rows, seed=10)], rest, mask
 
 
-def ppo_gradients(function, tensors, rest, mask, **settings):
+def doubles(columns: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [column.double() if column.is_floating_point() else column for column in columns]
+
+
+def ppo(tensors, rest, mask, **settings) -> Loss:
+    names = ("action", "old_logprob", "advantage", "old_value", "value_target", "weight")
+    columns = dict(zip(names, [rest[0][:, None], *rest[1:]], strict=True))
+    distribution = Distribution(gs.Discrete(tensors[0].shape[1]))
+    return ppo_loss(distribution, *tensors, **columns, action_mask=mask, **{**SETTINGS, **settings})
+
+
+def ppo_gradients(tensors, rest, mask, **settings):
+    """Loss, its parts and its gradients: those of the kernel for float32, by the definition for float64."""
     leaves = [tensor.clone().requires_grad_() for tensor in tensors]
-    loss, stats = function(*leaves, *rest, action_mask=mask, **{**SETTINGS, **settings})
-    return [loss.detach(), *stats.values(), *torch.autograd.grad(3 * loss, leaves)]
+    loss = ppo(leaves, rest, mask, **settings)
+    return [*(part.detach() for part in loss), *torch.autograd.grad(3 * loss.total, leaves)]
 
 
 @pytest.mark.parametrize("rows, choices", [(1, 2), (1, 1), (3000, 4), (77, 19)])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("value_clip", [0.3, math.inf])
-def test_ppo_loss_and_its_gradients_equal_the_reference(instructions, rows, choices, masked, value_clip):
+def test_ppo_loss_and_its_gradients_equal_the_definition(instructions, rows, choices, masked, value_clip):
     tensors, rest, mask = ppo_case(rows, choices, masked)
-    found = ppo_gradients(kernels.ppo_loss_categorical, tensors, rest, mask, value_clip=value_clip)
-    double = [column.double() if column.is_floating_point() else column for column in rest]
-    exact = ppo_gradients(
-        kernels.ppo_loss_categorical_reference, [t.double() for t in tensors], double, mask, value_clip=value_clip
-    )
+    found = ppo_gradients(tensors, rest, mask, value_clip=value_clip)
+    exact = ppo_gradients([t.double() for t in tensors], doubles(rest), mask, value_clip=value_clip)
     for ours, theirs in zip(found, exact, strict=True):
         scale = max(1e-3 if theirs.dim() else 1.0, theirs.abs().max().item())
         assert ours.shape == theirs.shape
@@ -283,21 +295,19 @@ def test_ppo_loss_and_its_gradients_equal_the_reference(instructions, rows, choi
 
 def test_ppo_loss_of_one_row_by_hand(instructions):
     half = math.log(0.5)
-    loss, stats = kernels.ppo_loss_categorical(
-        torch.zeros(1, 2), torch.tensor([2.0]), torch.tensor([1]), torch.tensor([half - math.log(1.5)]), torch.tensor([2.0]),
-        torch.tensor([1.0]), torch.tensor([0.0]), torch.ones(1), clip=0.2, value_clip=0.5, value_coef=0.25, entropy_coef=0.1,
-    )  # fmt: skip
-    by_hand = {
-        "policy": -1.2 * 2, "value": 0.5 * 4, "entropy": math.log(2), "kl": 0.5 - math.log(1.5), "clip_fraction": 1.0, "ratio": 1.5,
-    }  # fmt: skip
-    assert {name: value.item() for name, value in stats.items()} == pytest.approx(by_hand, rel=1e-6)
-    assert loss.item() == pytest.approx(-2.4 + 0.25 * 2 - 0.1 * math.log(2), rel=1e-6)
+    action, old_logprob, advantage = torch.tensor([1]), torch.tensor([half - math.log(1.5)]), torch.tensor([2.0])
+    rest = [action, old_logprob, advantage, torch.tensor([1.0]), torch.tensor([0.0]), torch.ones(1)]
+    loss = ppo([torch.zeros(1, 2), torch.tensor([2.0])], rest, None, value_clip=0.5, value_coef=0.25)
+    by_hand = {"policy": -1.2 * 2, "value": 0.5 * 4, "entropy": math.log(2), "kl": 0.5 - math.log(1.5), "clip_fraction": 1.0}
+    by_hand["total"] = -2.4 + 0.25 * 2 - 0.1 * math.log(2)
+    assert {name: part.item() for name, part in loss._asdict().items()} == pytest.approx(by_hand, rel=1e-6)
 
 
 def test_going_back_again_adds_the_same_gradients(instructions):
     (logits, value), rest, mask = ppo_case(50, 4)
     logits.requires_grad_()
-    loss, _ = kernels.ppo_loss_categorical(logits, value, *rest, action_mask=mask, **SETTINGS)
+    loss = ppo([logits, value], rest, mask).total
+    assert type(loss.grad_fn).__name__ == "_PpoLossCategoricalBackward"
     loss.backward(retain_graph=True)
     once = logits.grad.clone()
     loss.backward(retain_graph=True)
@@ -309,12 +319,13 @@ def test_rows_without_weight_give_nothing_even_if_they_are_nan(instructions):
     tensors, rest, mask = ppo_case(50, 4, masked=True)
     kept = torch.arange(50) % 3 != 0
     rest[-1] = torch.where(kept, rest[-1], 0)
-    small = ppo_gradients(kernels.ppo_loss_categorical, [t[kept] for t in tensors], [c[kept] for c in rest], mask[kept])
+    small = ppo_gradients([t[kept] for t in tensors], [c[kept] for c in rest], mask[kept])
     for column in (*tensors, *rest[1:-1]):
         column[~kept] = math.nan
-    mask[~kept] = False
-    for function in (kernels.ppo_loss_categorical, kernels.ppo_loss_categorical_reference):
-        *found, grad_logits, grad_value = ppo_gradients(function, tensors, rest, mask)
+    mask[~kept] = (torch.arange(50) % 2 == 0)[~kept, None]
+    for dtype in (torch.float32, torch.float64):
+        given = [tensor.to(dtype) for tensor in tensors], rest if dtype is torch.float32 else doubles(rest)
+        *found, grad_logits, grad_value = (part.float() for part in ppo_gradients(*given, mask))
         for ours, theirs in zip((*found, grad_logits[kept], grad_value[kept]), small, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
         assert (grad_logits[~kept] == 0).all()
@@ -326,7 +337,7 @@ def test_a_nan_in_a_row_that_counts_shows_in_the_loss(instructions, column):
     tensors, rest, mask = ppo_case(20, 3)
     floats = [*tensors, *rest[1:]]
     floats[column].view(20, -1)[7] = math.nan
-    loss = ppo_gradients(kernels.ppo_loss_categorical, tensors, rest, mask)[0]
+    loss = ppo_gradients(tensors, rest, mask)[0]
     assert loss.isnan()
 
 
@@ -338,7 +349,7 @@ def results(threads: int, monkeypatch) -> list[torch.Tensor]:
     tensors, first = lstm_case(200, 3, 5, 16)
     outputs, grads = gradients(call_mlp(kernels.mlp), [random(3000, 4), *layers(4, 64, 64)])
     lstm_outputs, lstm_grads = gradients(kernels.lstm, tensors, first)
-    loss = ppo_gradients(kernels.ppo_loss_categorical, *ppo_case(5000, 4))
+    loss = ppo_gradients(*ppo_case(5000, 4))
     sampled = kernels.sample_categorical(random(5000, 4), random(5000, seed=1).sigmoid())
     return [*outputs, *grads, *lstm_outputs, *lstm_grads, *loss, *sampled]
 

@@ -24,7 +24,7 @@ class Counting:
         action = (total * 1e3).long().abs() % 2
         if state is not None:
             state = torch.where(first[:, None], 0.0, state) + total[:, None]
-        return Act(action.numpy(), state, {"action": action[:, None], "value": total, "logprob": -total})
+        return Act(action, state, {"action": action[:, None], "value": total, "logprob": -total})
 
 
 def play(batches: int, *, num_envs: int = 6, passes: int = 1, state_size: int = 0, **settings):
@@ -49,7 +49,7 @@ def by_stepping(steps: int, num_envs: int = 6):
             rows = vec.rows
             for name in columns:
                 columns[name].append(np.array(getattr(rows, name)))
-            vec.step(actor(torch.from_numpy(rows.obs), None, None, None).env_action)
+            vec.step(actor(torch.from_numpy(rows.obs), None, None, None).env_action.numpy())
     return {name: np.stack(column, 1) for name, column in columns.items()}
 
 
@@ -99,7 +99,7 @@ def test_action_masks_are_kept_only_where_something_is_forbidden():
             seen.append(None if action_mask is None else action_mask.clone())
             allowed = torch.ones(4, 7) if action_mask is None else action_mask.float()
             action = allowed.argmax(1)
-            return Act(action.numpy(), None, {"action": action[:, None]})
+            return Act(action, None, {"action": action[:, None]})
 
         batch = source.next(leftmost)
     masks = batch["action_mask"]

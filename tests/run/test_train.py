@@ -8,8 +8,13 @@ import sys
 import pytest
 
 import fugu
+from fugu.cli.main import main
 from fugu.errors import ConfigError
+from fugu.run.config import LogConfig
+from fugu.run.overview import overviews
 from fugu.run.store import RunError
+from fugu.trainer.config import TrainConfig
+from fugu.vector.config import VectorConfig
 
 TINY = {"steps": 2000, "num_envs": 8, "horizon": 8, "minibatch": 64, "threads": 1, "log.board": "off"}
 
@@ -59,6 +64,72 @@ def test_settings_that_cannot_be_kept_leave_no_run_behind(tmp_path):
     with pytest.raises(ConfigError, match="env_kwargs"):
         fugu.train("CartPole-v1", runs=tmp_path / "runs", env_kwargs={"render_mode": object()}, **TINY)
     assert not (tmp_path / "runs").exists()
+
+
+PICKY = """
+import gymnasium, numpy as np, pathlib
+class Picky(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    def __init__(self, **settings):
+        with (pathlib.Path(__file__).parent / "seen").open("a") as file:
+            file.write(repr(settings) + "\\n")
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, True, {}
+"""
+
+
+def test_a_run_that_goes_on_gives_its_environments_what_it_began_with(tmp_path):
+    (tmp_path / "picky.py").write_text(PICKY)
+    config = TrainConfig(
+        env=f"{tmp_path}/picky.py:Picky",
+        env_kwargs={"size": (5, 5), "names": ["a", ("b",)], "inner": {"at": (1, [2])}},
+        steps=32,
+        horizon=8,
+        vector=VectorConfig(num_envs=2, backend="serial"),
+        log=LogConfig(board="off"),
+    )
+    run = fugu.train(config=config, runs=tmp_path / "runs")
+    fugu.Run(run.path).resume(steps=64)
+    fugu.Run(run.path).evaluate(2)
+    seen = (tmp_path / "seen").read_text().splitlines()
+    assert len(seen) == 6 and len(set(seen)) == 1, seen
+    assert "(5, 5)" in seen[0]
+
+
+NET = """
+from torch import nn
+class Net(nn.Module):
+    hidden_size = 4
+    def __init__(self, observation_space, action_space):
+        super().__init__()
+        self.encoder, self.policy, self.value = nn.Linear(2, 4), nn.Linear(4, 2), nn.Linear(4, 1)
+    def encode(self, obs):
+        return self.encoder(obs)
+    def decode(self, hidden):
+        return self.policy(hidden), self.value(hidden)
+"""
+
+
+def test_a_run_with_files_of_the_users_own_works_from_any_folder(tmp_path, monkeypatch, capsys):
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for folder in (here / "sub", elsewhere):
+        folder.mkdir(parents=True)
+    (here / "sub" / "picky.py").write_text(PICKY)
+    (here / "net.py").write_text(NET)
+    settings = {"steps": 32, "horizon": 8, "minibatch": 16, "num_envs": 2, "backend": "serial", "board": "off"}
+    monkeypatch.chdir(here)
+    run = fugu.train("sub/picky.py:Picky", policy="net.py:Net", runs="runs", **settings)
+    assert [one.env for one in overviews("runs")] == ["sub/picky.py:Picky"]
+    monkeypatch.chdir(elsewhere)
+    again = fugu.Run(here / run.path)
+    assert again.evaluate(2).lengths == (1, 1)
+    assert again.resume(steps=64).metrics()[-1]["steps"] >= 64
+    assert main(["eval", str(here / run.path), "--episodes", "2"]) == 0
+    assert "../here/sub/picky.py:Picky, checkpoint" in capsys.readouterr().out
 
 
 def test_a_section_takes_settings_and_a_policy_its_file(tmp_path):

@@ -7,6 +7,7 @@ import dataclasses
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from fugu.algorithm.config import PPOConfig
 from fugu.errors import ConfigError
@@ -161,8 +162,9 @@ def test_a_nan_stops_training_before_it_reaches_the_weights(tmp_path):
         trainer.algorithm.prepare = spoil
         with pytest.raises(Diverged, match="rewards contain NaN") as raised:
             trainer.update(Interrupt())
-        file = raised.value.save(tmp_path)
-        assert file.exists()
+        raised.value.save(tmp_path / "minibatch.safetensors")
+        with safe_open(tmp_path / "minibatch.safetensors", "pt") as saved:
+            assert saved.metadata()["message"] == str(raised.value) and saved.get_tensor("reward").isnan().any()
         for name, parameter in trainer.algorithm.modules["policy"].named_parameters():
             assert torch.equal(parameter, weights[name])
     finally:

@@ -76,6 +76,32 @@ def compute_native(
     return c.result
 
 
+def on_device(value: Any) -> bool:
+    """Whether ``value`` is a tensor that the kernel for GPUs takes."""
+    if not _is_tensor(value):
+        return False
+    from fugu.cuda.use import ready  # imports torch, which is here now
+
+    return ready(value)
+
+
+def compute_on_device(
+    value: Any,
+    reward: Any,
+    terminated: Any,
+    truncated: Any,
+    bootstrap: Any,
+    ratio: Any,
+    mask: Any,
+    out: Any,
+    weights: tuple[float, float, float, float],
+) -> Any:
+    """``compute_native`` for tensors on a GPU."""
+    from fugu.cuda.trace import trace
+
+    return trace(value, reward, terminated, truncated, bootstrap, weights, ratio=ratio, mask=mask, advantage=out).advantage
+
+
 def check_columns(
     value: Any,
     reward: Any,

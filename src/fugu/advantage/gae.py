@@ -25,7 +25,15 @@ from typing import Any
 
 import numpy as np
 
-from fugu.advantage.columns import Array, check_columns, check_fraction, check_threads, compute_native
+from fugu.advantage.columns import (
+    Array,
+    check_columns,
+    check_fraction,
+    check_threads,
+    compute_native,
+    compute_on_device,
+    on_device,
+)
 from fugu.native import native
 
 
@@ -45,13 +53,16 @@ def gae(
     """Advantage of every row, as an array of the same kind as ``value``.
 
     ``value``, ``reward``: float32 ``[segments, horizon]``. ``terminated``, ``truncated``, ``mask``: bool of that shape.
-    ``bootstrap``: float32 ``[segments]``. Numpy arrays or CPU tensors, contiguous; nothing is copied, gradients do not flow.
+    ``bootstrap``: float32 ``[segments]``. Numpy arrays or CPU tensors, contiguous; nothing is copied, gradients do not flow. Or
+    tensors on a GPU, in any order in memory, where one kernel computes it and nothing waits.
     ``out`` is written and returned if given; it may be ``reward``. ``threads``: at most this many, by default one per usable
     core; the result does not depend on it.
     """
     gamma, lam = check_fraction("gamma", gamma), check_fraction("lam", lam)
     threads = check_threads(threads)
     inputs = (value, reward, terminated, truncated, bootstrap)
+    if on_device(value):
+        return compute_on_device(*inputs, None, mask, out, (gamma, gamma * lam, math.inf, math.inf))
     if native is not None:
         return compute_native(*inputs, None, mask, out, (gamma, gamma * lam, math.inf, math.inf), threads)
     c = check_columns(*inputs, mask=mask, out=out)

@@ -21,7 +21,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from fugu.advantage.columns import Array, check_clip, check_columns, check_fraction, check_threads, compute_native
+from fugu.advantage.columns import (
+    Array,
+    check_clip,
+    check_columns,
+    check_fraction,
+    check_threads,
+    compute_native,
+    compute_on_device,
+    on_device,
+)
 from fugu.native import native
 
 
@@ -50,8 +59,10 @@ def vtrace(
     gamma, lam = check_fraction("gamma", gamma), check_fraction("lam", lam)
     rho_clip, c_clip = check_clip("rho_clip", rho_clip), check_clip("c_clip", c_clip)
     threads = check_threads(threads)
+    weights = (gamma, gamma * lam, rho_clip, c_clip)
+    if on_device(value):
+        return compute_on_device(value, reward, terminated, truncated, bootstrap, ratio, mask, out, weights)
     if native is not None:
-        weights = (gamma, gamma * lam, rho_clip, c_clip)
         return compute_native(value, reward, terminated, truncated, bootstrap, ratio, mask, out, weights, threads)
     c = check_columns(value, reward, terminated, truncated, bootstrap, ratio, mask, out)
     inputs = (c.value, c.reward, c.terminated, c.truncated, c.bootstrap, c.ratio)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from fugu.rollout.batch import Batch
@@ -22,11 +23,26 @@ class Algorithm(Protocol):
     modules: dict[str, nn.Module]
     """everything with weights or statistics that a checkpoint must hold; ``policy`` is what acts"""
 
+    generators: list[torch.Generator]
+    """where its randomness comes from, so that a CUDA graph can go on with it"""
+
+    @property
+    def columns(self) -> Mapping[str, tuple[tuple[int, ...], torch.dtype]]:
+        """What ``act`` keeps of a row, by name: shape and dtype."""
+        ...
+
     def act(
-        self, obs: Tensor, state: Tensor | None, first: Tensor, action_mask: Tensor | None, *, greedy: bool = False
+        self,
+        obs: Tensor,
+        state: Tensor | None,
+        first: Tensor,
+        action_mask: Tensor | None,
+        *,
+        greedy: bool = False,
+        into: Mapping[str, Tensor] | None = None,
     ) -> Act: ...
 
-    def prepare(self, batch: Batch, progress: float) -> Batch: ...
+    def prepare(self, batch: Batch, progress: float | Tensor) -> Batch: ...
 
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]: ...
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fugu.cuda import loss as cuda_loss
+from fugu.cuda.use import ready
 from fugu.policy.distribution import Distribution
 from fugu.policy.kernels import can_use_native, ppo_loss_categorical
 
@@ -48,17 +50,24 @@ def ppo_loss(
     clip: float,
     value_clip: float = math.inf,
     value_coef: float,
-    entropy_coef: float,
+    entropy_coef: float | Tensor,
 ) -> Loss:
     """``params [rows, size]`` of ``distribution`` and ``value`` are what the network says now; gradients flow to both.
 
-    For one categorical choice on a CPU a native kernel computes loss and gradients in one pass (``policy/kernels.py``).
+    For one categorical choice a native kernel computes what ``ppo_loss_of`` says, with its gradients, in one pass
+    (``policy/kernels.py``); on a GPU also for real numbers (``cuda/loss.py``). ``entropy_coef`` may be a tensor on the device.
     """
     settings: Any = {"clip": clip, "value_clip": value_clip, "value_coef": value_coef, "entropy_coef": entropy_coef}
     columns = (old_logprob, advantage, old_value, value_target, weight)
+    d = distribution
+    if ready(params, value, *columns) and cuda_loss.can_take(d.heads, d.choices, d.reals, d.dims):
+        chosen = action[:, 0] if d.heads else action
+        total, all_sums = cuda_loss.ppo_loss(params, value, chosen, columns, action_mask=action_mask, **settings)
+        return Loss(total, *all_sums.unbind()[:5])
     if distribution.heads == distribution.dims == 1 and can_use_native(params, value, *columns):
-        total, sums = ppo_loss_categorical(params, value, action[:, 0], *columns, action_mask=action_mask, **settings)
-        return Loss(total, *(sums[name] for name in ("policy", "value", "entropy", "kl", "clip_fraction")))
+        settings["entropy_coef"] = float(entropy_coef)
+        return Loss(*ppo_loss_categorical(params, value, action[:, 0], *columns, action_mask=action_mask, **settings))
+    params = torch.where((weight > 0)[:, None], params, 0.0)  # a softmax would hand a NaN on to its gradient, even to one of 0
     logprob, entropy = distribution.evaluate(params, action, action_mask)
     return ppo_loss_of(logprob, entropy, value, *columns, **settings)
 
@@ -76,7 +85,7 @@ def ppo_loss_of(
     clip: float,
     value_clip: float,
     value_coef: float,
-    entropy_coef: float,
+    entropy_coef: float | Tensor,
 ) -> Loss:
     """What ``ppo_loss`` means."""
     counts = weight > 0
@@ -97,6 +106,14 @@ def ppo_loss_of(
         kl = (weight * (ratio - 1 - logratio)).sum()
         clip_fraction = (weight * ((ratio - 1).abs() > clip)).sum()
     return Loss(total, policy, value_loss, mean_entropy, kl, clip_fraction)
+
+
+def weighed(advantage: Tensor, mask: Tensor, *, normalize: bool) -> tuple[Tensor, Tensor]:
+    """``advantage``, normalised over the rows of ``mask`` if so asked, and ``row_weight(mask)``. Masked advantages mean nothing."""
+    if ready(advantage, mask):
+        return cuda_loss.weighed(advantage, mask, normalize=normalize)
+    weight = row_weight(mask)
+    return normalized(advantage, weight) if normalize else advantage, weight
 
 
 def explained_variance(value: Tensor, target: Tensor, mask: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +17,13 @@ from torch import Tensor, nn
 from fugu.advantage import gae, vtrace
 from fugu.algorithm.config import PPOConfig
 from fugu.algorithm.contract import Metrics
-from fugu.algorithm.losses import explained_variance, normalized, ppo_loss, row_weight
+from fugu.algorithm.fused import Fused
+from fugu.algorithm.losses import explained_variance, normalized, ppo_loss, row_weight, weighed
 from fugu.algorithm.scale import RewardScale, ValueScale
+from fugu.cuda.sample import choose
+from fugu.cuda.use import ready
 from fugu.policy.actor_critic import ActorCritic
-from fugu.rollout.batch import Batch
+from fugu.rollout.batch import Batch, flat, time_major
 from fugu.rollout.onpolicy import Act
 
 
@@ -28,18 +32,43 @@ class PPO:
         self.policy, self.config = policy, config
         self.device = next(policy.parameters()).device
         self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.generators = [self.generator]
         self.modules: dict[str, nn.Module] = {"policy": policy}
         self.reward_scale = RewardScale(num_agents, config.gamma) if config.normalize_reward else None
         self.value_scale = ValueScale() if config.normalize_value else None
         for name in ("reward_scale", "value_scale"):
             if (module := getattr(self, name)) is not None:
                 self.modules[name] = module.to(self.device)
-        self.entropy_coef = config.entropy_coef
+        self.entropy_coef: float | Tensor = config.entropy_coef
+        self.fused: Fused | None = None
+        """does the same in a few kernels, where it can"""
+
+    @property
+    def columns(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """What ``act`` keeps of a row: shape and dtype."""
+        distribution = self.policy.distribution
+        action = (distribution.dims,), distribution.dtype
+        return {"action": action, "logprob": ((), torch.float32), "value": ((), torch.float32)}
 
     @torch.inference_mode()
-    def act(self, obs: Tensor, state: Tensor | None, first: Tensor, action_mask: Tensor | None, *, greedy: bool = False) -> Act:
-        out = self.policy(obs, state, first)
+    def act(
+        self,
+        obs: Tensor,
+        state: Tensor | None,
+        first: Tensor,
+        action_mask: Tensor | None,
+        *,
+        greedy: bool = False,
+        into: Mapping[str, Tensor] | None = None,
+    ) -> Act:
         distribution = self.policy.distribution
+        if into is not None and self.policy.joint and ready(obs, first):
+            head, state = self.policy.joint_step(obs, state, first)
+            moments = None if self.value_scale is None else self.value_scale.moments
+            uniform = torch.rand(len(first), generator=self.generator, device=self.device)
+            choose(head, uniform, action_mask, moments, into["action"], into["logprob"], into["value"])
+            return Act(distribution.to_env(into["action"]), state)
+        out = self.policy(obs, state, first)
         if greedy:
             action = distribution.mode(out.params, action_mask)
             columns = {"action": action}
@@ -47,10 +76,10 @@ class PPO:
             action, logprob = distribution.sample_with_logprob(out.params, action_mask, self.generator)
             value = out.value if self.value_scale is None else self.value_scale.real(out.value)
             columns = {"action": action, "logprob": logprob, "value": value}
-        return Act(distribution.to_env(action).cpu().numpy(), out.state, columns)
+        return Act(distribution.to_env(action), out.state, columns)
 
     @torch.no_grad()
-    def prepare(self, batch: Batch, progress: float) -> Batch:
+    def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
         c = self.config
         if c.entropy_final is not None:
             self.entropy_coef = c.entropy_coef + (c.entropy_final - c.entropy_coef) * progress
@@ -61,7 +90,7 @@ class PPO:
         if c.reward_clip is not None:
             reward = reward.clamp(-c.reward_clip, c.reward_clip)
         batch = batch.also(reward=reward)
-        advantage = _on_cpu(gae, batch, gamma=c.gamma, lam=c.lam, mask=True)
+        advantage = _per_segment(gae, batch, gamma=c.gamma, lam=c.lam, mask=True)
         target = advantage + batch["value"]
         if self.value_scale is not None:
             self.value_scale.update(target, batch["mask"])
@@ -74,38 +103,52 @@ class PPO:
         return batch.also(**added)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        c = self.config
+        if self.fused is not None:
+            return self._fused_loss(batch, self.fused)
+        c, batch = self.config, batch.compact()
         out = self.policy(batch["obs"], batch.get("state"), batch["first"])
-        advantage, target, old_value = batch["advantage"], batch["value_target"], batch["value"]
+        advantage, target = batch["advantage"], batch["value_target"]
         if c.vtrace:
             with torch.no_grad():
                 logprob = self.policy.distribution.logprob(out.params, batch["action"], batch.get("action_mask"))
                 advantage, target = self._fresh_advantage(batch, logprob, out.value)
-        if self.value_scale is not None:
-            target, old_value = self.value_scale.scaled(target), self.value_scale.scaled(old_value)
-        weight = row_weight(batch["mask"])
-        if c.normalize_advantage == "minibatch":
-            advantage = normalized(advantage, weight)
+        by_time = time_major(batch["mask"])
+
+        def rows(column: Tensor) -> Tensor:
+            return flat(column, by_time)
+
+        target, old_value = self._scaled(rows(target)), self._scaled(rows(batch["value"]))
+        advantage, weight = weighed(rows(advantage), rows(batch["mask"]), normalize=c.normalize_advantage == "minibatch")
         if "importance" in batch:
-            advantage = advantage * batch["importance"][:, None]
+            advantage = advantage * rows(batch["importance"][:, None].expand(batch["mask"].shape))
         mask = batch.get("action_mask")
         loss = ppo_loss(
             self.policy.distribution,
-            out.params.flatten(0, 1),
-            out.value.flatten(),
-            action=batch["action"].flatten(0, 1),
-            action_mask=None if mask is None else mask.flatten(0, 1),
-            old_logprob=batch["logprob"].flatten(),
-            old_value=old_value.flatten(),
-            advantage=advantage.flatten(),
-            value_target=target.flatten(),
-            weight=weight.flatten(),
-            clip=c.clip,
-            value_clip=math.inf if c.value_clip is None else c.value_clip,
-            value_coef=c.value_coef,
-            entropy_coef=self.entropy_coef,
+            rows(out.params),
+            rows(out.value),
+            action=rows(batch["action"]),
+            action_mask=None if mask is None else rows(mask),
+            old_logprob=rows(batch["logprob"]),
+            old_value=old_value,
+            advantage=advantage,
+            value_target=target,
+            weight=weight,
+            **self._settings(),
         )
         return loss.total, {f"loss/{name}": value.detach() for name, value in loss._asdict().items()}
+
+    def _fused_loss(self, batch: Batch, fused: Fused) -> tuple[Tensor, Metrics]:
+        total, sums = fused.loss(batch, normalize_advantage=self.config.normalize_advantage == "minibatch", **self._settings())
+        names = ("policy", "value", "entropy", "kl", "clip_fraction")
+        return total, {"loss/total": total.detach(), **{f"loss/{name}": sums[name] for name in names}}
+
+    def _scaled(self, value: Tensor) -> Tensor:
+        return value if self.value_scale is None else self.value_scale.scaled(value)
+
+    def _settings(self) -> dict[str, Any]:
+        c = self.config
+        value_clip = math.inf if c.value_clip is None else c.value_clip
+        return {"clip": c.clip, "value_clip": value_clip, "value_coef": c.value_coef, "entropy_coef": self.entropy_coef}
 
     def _fresh_advantage(self, batch: Batch, logprob: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Advantage and value target of these segments under the policy as it is now.
@@ -118,7 +161,7 @@ class PPO:
             value = self.value_scale.real(value)
         ratio = torch.where(mask, (logprob - batch["logprob"]).exp(), 1.0)
         batch = batch.also(value=value, ratio=ratio)
-        traced = _on_cpu(vtrace, batch, gamma=c.gamma, lam=c.lam, rho_clip=c.rho_clip, c_clip=c.c_clip)
+        traced = _per_segment(vtrace, batch, gamma=c.gamma, lam=c.lam, rho_clip=c.rho_clip, c_clip=c.c_clip)
         ended = batch["terminated"] | batch["truncated"]
         next_value = torch.cat([value[:, 1:], batch["bootstrap"][:, None]], 1)
         next_traced = torch.cat([traced[:, 1:], torch.zeros_like(traced[:, :1])], 1)
@@ -146,7 +189,7 @@ class PPO:
         self.generator.set_state(state["generator"])
 
 
-def priorities(advantage: Tensor, mask: Tensor, power: float, correction: float) -> tuple[Tensor, Tensor]:
+def priorities(advantage: Tensor, mask: Tensor, power: float, correction: float | Tensor) -> tuple[Tensor, Tensor]:
     """How likely each segment is drawn, and what one that was drawn counts for (Schaul et al. 2016, arXiv:1511.05952).
 
     A segment's priority is the mean of ``|advantage|`` over its unmasked rows, to ``power``. The importance ``(n p)^-correction``
@@ -161,9 +204,12 @@ def priorities(advantage: Tensor, mask: Tensor, power: float, correction: float)
     return probability, importance / importance.max()
 
 
-def _on_cpu(function, batch: Batch, *, mask: bool = False, **settings: float) -> Tensor:  # type: ignore[no-untyped-def]
-    """Run an advantage kernel on the columns it takes, wherever they are."""
+def _per_segment(function, batch: Batch, *, mask: bool = False, **settings: float) -> Tensor:  # type: ignore[no-untyped-def]
+    """Run an advantage kernel on the columns it takes, wherever they are and however they lie in memory."""
     names = ["value", "reward", "terminated", "truncated", "bootstrap", *(["ratio"] if "ratio" in batch else [])]
-    columns = [batch[name].detach().cpu().contiguous() for name in names]
-    masks = {"mask": batch["mask"].cpu().contiguous()} if mask else {}
-    return function(*columns, **masks, **settings).to(batch["value"].device)
+    columns = [batch[name].detach() for name in names]
+    masks = {"mask": batch["mask"]} if mask else {}
+    if ready(*columns):
+        return function(*columns, **masks, **settings)
+    masks = {name: column.cpu().contiguous() for name, column in masks.items()}
+    return function(*(column.cpu().contiguous() for column in columns), **masks, **settings).to(batch["value"].device)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fugu.policy.normalize import RunningMoments
+from fugu.policy.recurrent import accumulate
 
 
 class RewardScale(nn.Module):
@@ -28,12 +29,28 @@ class RewardScale(nn.Module):
         returns = torch.empty_like(reward)
         for start in range(0, len(reward), agents):
             rows = slice(start, start + agents)
-            for t in range(reward.shape[1]):
-                self.running = self.running * self.gamma + reward[rows, t]
-                returns[rows, t] = self.running
-                self.running = torch.where(ended[rows, t], 0.0, self.running)
+            if reward.is_cuda:
+                self._in_rounds(reward[rows], ended[rows], returns[rows])
+            else:
+                self._row_by_row(reward[rows], ended[rows], returns[rows])
         self.moments.update(returns, mask)
         return reward / (self.moments.var.sqrt() + 1e-8).to(reward.dtype)
+
+    def _row_by_row(self, reward: Tensor, ended: Tensor, returns: Tensor) -> None:
+        running = self.running
+        for t in range(reward.shape[1]):
+            running = running * self.gamma + reward[:, t]
+            returns[:, t] = running
+            running = torch.where(ended[:, t], 0.0, running)
+        self.running.copy_(running)
+
+    def _in_rounds(self, reward: Tensor, ended: Tensor, returns: Tensor) -> None:
+        """The same in a few large steps instead of many small ones, for a GPU."""
+        keep = torch.where(ended, 0.0, self.gamma).t()
+        decay = torch.cat([torch.full_like(keep[:1], self.gamma), keep[:-1]])  # what is left of row t - 1 in row t
+        running = accumulate(decay, reward.t(), self.running)
+        returns.copy_(running.t())
+        self.running.copy_(torch.where(ended[:, -1], 0.0, running[-1]))
 
 
 class ValueScale(nn.Module):

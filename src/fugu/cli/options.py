@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import difflib
+import io
 import re
 import sys
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import tyro
@@ -20,7 +23,51 @@ Options = TypeVar("Options")
 
 def parse(kind: type[Options], command: str, argv: list[str]) -> Options:
     """``argv`` as a ``kind``, a dataclass with a help text under each field. A wrong flag ends in exit code 2."""
-    return tyro.cli(kind, prog=f"fugu {command}", args=argv, config=(tyro.conf.FlagCreatePairsOff,))
+    return read(kind, prog=f"fugu {command}", args=argv, config=(tyro.conf.FlagCreatePairsOff,))
+
+
+def read(kind: type[Options], **settings: Any) -> Options:
+    """``tyro.cli``, but a ConfigError of the dataclass itself is raised; tyro would draw it in a box and exit."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            return tyro.cli(kind, **settings)
+    except SystemExit as end:
+        error = end.__context__
+        while error is not None:
+            if isinstance(error, ConfigError):
+                raise error from None
+            error = error.__context__
+    return tyro.cli(kind, **settings)  # help, or what it has to say about flags, now on the terminal
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyOptions:
+    """What ``eval``, ``video`` and ``play`` have in common."""
+
+    checkpoint: str = "latest"
+    """of a run: latest, best or its step"""
+    greedy: bool = False
+    """of a run: the most likely action instead of one drawn at random"""
+    seed: int = 1
+    """of the environment and of the actions drawn; the same seed gives the same episodes"""
+    runs: str = "runs"
+    """the folder in which runs are looked for"""
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ConfigError(f"--seed {self.seed} must not be negative")
+
+    @property
+    def which(self) -> str | int:
+        """The checkpoint as ``Player`` takes it."""
+        if self.checkpoint.replace("_", "").isdecimal():
+            return int(self.checkpoint)
+        if self.checkpoint not in ("latest", "best"):
+            raise ConfigError(
+                f"--checkpoint {self.checkpoint} must be latest, best or a step."
+                f"{did_you_mean(self.checkpoint, ('latest', 'best'))}"
+            )
+        return self.checkpoint
 
 
 def take_env_kwargs(argv: list[str]) -> tuple[list[str], dict[str, Any]]:
@@ -62,15 +109,6 @@ def take_value(argv: list[str], flag: str, example: str = "") -> tuple[list[str]
 SWITCH = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False, "1": True, "0": False}
 
 
-def which_checkpoint(text: str) -> str | int:
-    """``latest``, ``best`` or a step, as ``--checkpoint`` takes it."""
-    if text.replace("_", "").isdecimal():
-        return int(text)
-    if text not in ("latest", "best"):
-        raise ConfigError(f"--checkpoint {text} must be latest, best or a step.{did_you_mean(text, ('latest', 'best'))}")
-    return text
-
-
 def full_names(argv: list[str], kind: type) -> list[str]:
     """Flags by their whole name: ``--learning-rate`` becomes ``--optimizer.learning-rate`` where no other field is called that.
 
@@ -89,7 +127,7 @@ def full_names(argv: list[str], kind: type) -> list[str]:
         if field_type(kind, path) is bool:
             if not equals and todo and todo[0].lower() in SWITCH:
                 value = todo.pop(0)
-            if value and value.lower() not in SWITCH:
+            if (equals or value) and value.lower() not in SWITCH:
                 raise ConfigError(f"--{name}={value} must be true or false")
             off = negated != (not SWITCH.get(value.lower(), True))
             out.append("--" + _flag((*path[:-1], f"no_{path[-1]}" if off else path[-1])))

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fugu.cli.options import console, parse
 
-STYLES = {"running": "cyan", "done": "green", "interrupted": "yellow", "damaged": "red"}
+STYLES = {"running": "cyan", "done": "green", "interrupted": "yellow", "diverged": "red", "damaged": "red"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from fugu.cli.options import console, full_names, take_env_kwargs, take_value
+from fugu.cli.options import console, full_names, read, take_env_kwargs, take_value
 from fugu.errors import ConfigError
 from fugu.trainer.config import TrainConfig
 
@@ -54,7 +54,8 @@ def main(argv: list[str]) -> int:
         return _resume(resumed, argv, runs)
     from fugu.presets import preset
 
-    start = preset(name or "cartpole", env_kwargs)
+    _, device = take_value(argv, "--device", "cuda")
+    start = preset(name or "cartpole", env_kwargs, device or "cpu")
     config = _parse(argv, dataclasses.replace(start, env_kwargs={**start.env_kwargs, **env_kwargs}))
     from fugu.run.train import Interrupted, train
 
@@ -85,7 +86,7 @@ def _resume(text: str, argv: list[str], runs: Path) -> int:
 def _parse(argv: list[str], start: TrainConfig) -> TrainConfig:
     """The config on the command line; what is not given is as in ``start``."""
     argv = [re.sub(r"^--policy(=|$)", r"--policy.net\1", argument) for argument in argv]
-    return tyro.cli(
+    return read(
         TrainConfig,
         prog="fugu train",
         args=full_names(argv, TrainConfig),

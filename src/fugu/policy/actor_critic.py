@@ -23,6 +23,7 @@ from fugu.policy.load import build_net, try_net
 from fugu.policy.net import DefaultNet
 from fugu.policy.normalize import RunningMoments
 from fugu.policy.recurrent import LSTM, MinGRU
+from fugu.rollout.batch import flat, time_major, unflat
 from fugu.spaces import Layout
 from fugu.spaces.views import leaf_tensors
 
@@ -65,6 +66,8 @@ class ActorCritic(nn.Module):
             self.net = build_net(observation_space, action_space, config)
         self.core: Any = _core(config, self.net.hidden_size)
         self.state_size = 0 if self.core is None else self.core.state_size
+        self.in_bf16 = False
+        """whether matrix products are computed in bfloat16"""
         self.moments = nn.ModuleDict(
             {str(i): RunningMoments(leaf.shape) for i, leaf in enumerate(self.obs_layout.leaves) if is_real(leaf)}
             if config.normalize_observation
@@ -88,7 +91,26 @@ class ActorCritic(nn.Module):
         return torch.zeros(n, self.state_size, device=device)
 
     def forward(self, obs: Tensor, state: Tensor | None, first: Tensor) -> Output:
-        return self._step(obs, state, first) if first.dim() == 1 else self._sequence(obs, state, first)
+        forward = self._step if first.dim() == 1 else self._sequence
+        if not self.in_bf16:
+            return forward(obs, state, first)
+        with torch.autocast(obs.device.type, torch.bfloat16):
+            params, value, state = forward(obs, state, first)
+        return Output(params.float(), value.float(), None if state is None else state.float())
+
+    @property
+    def joint(self) -> bool:
+        """Whether logits and value of a single choice are the outputs of one layer, side by side."""
+        d, net = self.distribution, self.net
+        return isinstance(net, DefaultNet) and net.value_trunk is None and d.heads == d.dims == 1
+
+    def joint_step(self, obs: Tensor, state: Tensor | None, first: Tensor) -> tuple[Tensor, Tensor | None]:
+        """One row further: ``[B, choices + 1]``, logits and value as that layer puts them out, and the memory."""
+        with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.in_bf16):
+            hidden = self.net.encode(self._structured(obs))
+            if self.core is not None:
+                hidden, state = self.core.step(hidden, state, first)
+            return self.net.heads[0](hidden), state
 
     def _step(self, obs: Tensor, state: Tensor | None, first: Tensor) -> Output:
         if self.core is None:
@@ -100,8 +122,9 @@ class ActorCritic(nn.Module):
 
     def _sequence(self, obs: Tensor, state: Tensor | None, first: Tensor) -> Output:
         if self.core is None:
-            params, value = self._whole(obs.flatten(0, 1))
-            return Output(params.unflatten(0, first.shape), value.reshape(first.shape), state)
+            by_time = time_major(first)
+            params, value = self._whole(flat(obs, by_time))
+            return Output(unflat(params, first, by_time), unflat(value.reshape(-1), first, by_time), state)
         if self.core.takes_segments(obs.device):
             hidden = self.net.encode(self._structured(obs.flatten(0, 1))).unflatten(0, first.shape)
             out, state = self.core.sequence(hidden, state, first)

@@ -21,6 +21,8 @@ from gymnasium import spaces as gs
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from fugu.cuda.sample import block_of, sample_gaussian, words_gaussian
+from fugu.cuda.use import ready
 from fugu.errors import SpaceError
 from fugu.policy.config import LOG_STD_RANGE
 from fugu.policy.env_action import EnvAction
@@ -88,11 +90,16 @@ class Distribution(nn.Module):
     def sample_with_logprob(
         self, params: Tensor, action_mask: Tensor | None = None, generator: Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """``sample`` and the ``logprob`` of what it chose, in one pass for a single choice on a CPU."""
-        if self.heads == self.dims == 1 and params.dim() == 2 and can_use_native(params):
-            params = self._check(params)
-            action, logprob = sample_categorical(params, self._uniform(params[:, 0], generator), action_mask)
-            return action.unsqueeze(-1), logprob
+        """``sample`` and the ``logprob`` of what it chose, in one pass for a single choice and, on a GPU, for real numbers."""
+        if params.dim() == 2 and (self.heads == self.dims == 1 or self.reals == self.dims):
+            checked = self._check(params).detach()
+            on_device = ready(checked)
+            if self.heads and (on_device or can_use_native(checked)):
+                action, logprob = sample_categorical(checked, self._uniform(checked[:, 0], generator), action_mask)
+                return action.unsqueeze(-1), logprob
+            if self.reals and on_device and block_of(words_gaussian(self.reals)):
+                noise = torch.empty_like(checked[:, : self.reals]).normal_(generator=generator)
+                return sample_gaussian(checked, noise)
         action = self.sample(params, action_mask, generator)
         return action, self.logprob(params, action, action_mask)
 

@@ -1,14 +1,14 @@
 """Fused kernels for training on CPUs, each beside the torch function that says what it computes.
 
-``mlp``, ``lstm``, ``sample_categorical`` and ``ppo_loss_categorical`` use the native core for float32 tensors on a CPU and are their
-``_reference`` otherwise: on other devices, for other dtypes, and where the core is not built. Both give the same numbers up to
-rounding. The native ones give the same bits in every run and on any number of threads; they use as many as
-``threads()`` says. Gradients are of first order.
+``mlp``, ``lstm`` and ``sample_categorical`` use the native core for float32 tensors on a CPU and are their ``_reference`` otherwise: on
+other devices, for other dtypes, and where the core is not built. Both give the same numbers up to rounding. What
+``ppo_loss_categorical`` computes is said, and chosen instead, in ``algorithm/losses.py``. The native ones give the same bits in every
+run and on any number of threads; they use as many as ``threads()`` says. Gradients are of first order. Where ``fugu.cuda`` has a
+kernel for a GPU, that is used there.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fugu.cuda import sample as cuda_sample
+from fugu.cuda.use import ready
 from fugu.native import native
 
 ACTIVATIONS = {"none": 0, "tanh": 1, "relu": 2}  # the numbers are those of learn.h
 MAX_LAYERS = 4
-STATS = ("policy", "value", "entropy", "kl", "clip_fraction", "ratio")
 
 
 # Small MLPs ------------------------------------------------------------------------------------------------------------------------
@@ -167,6 +168,8 @@ def sample_categorical(logits: Tensor, uniform: Tensor, action_mask: Tensor | No
     ``logits`` are [rows, choices]. Choices whose ``action_mask`` is False are never taken; a row without a choice left is uniform.
     Not differentiable.
     """
+    if ready(logits, uniform) and cuda_sample.block_of(cuda_sample.words_categorical(logits.shape[1])):
+        return cuda_sample.sample_categorical(logits.detach(), uniform, action_mask)
     if not can_use_native(logits, uniform):
         return sample_categorical_reference(logits, uniform, action_mask)
     action = torch.empty(logits.shape[0], dtype=torch.int64)
@@ -205,74 +208,21 @@ def ppo_loss_categorical(
     weight: Tensor,
     *,
     clip: float,
-    value_clip: float = math.inf,
+    value_clip: float,
     value_coef: float,
     entropy_coef: float,
     action_mask: Tensor | None = None,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """PPO's loss over rows (``logits`` and ``action_mask`` [rows, choices], the rest [rows]) and the sums it is made of, by ``STATS``.
+) -> tuple[Tensor, ...]:
+    """PPO's loss over rows (``logits`` and ``action_mask`` [rows, choices], the rest [rows]) and the sums it is made of: policy, value,
+    entropy, kl and clip fraction. ``ppo_loss_of`` in ``algorithm/losses.py`` says what they are.
 
-    ``weight`` sums to 1; rows where it is 0 give nothing, whatever they hold. With ratio = e^(logprob - old_logprob):
-    policy = -sum(weight * min(ratio * advantage, clamp(ratio, 1 - clip, 1 + clip) * advantage)),
-    value = 0.5 * sum(weight * max((value - target)^2, (old_value + clamp(value - old_value, -value_clip, value_clip) - target)^2)),
-    entropy = sum(weight * entropy), loss = policy + value_coef * value - entropy_coef * entropy,
-    kl = sum(weight * (ratio - 1 - log ratio)), clip_fraction = sum(weight * (|ratio - 1| > clip)), ratio = sum(weight * ratio).
-    The loss has gradients for ``logits`` and ``value``.
+    Only for tensors that ``can_use_native``. The loss has gradients for ``logits`` and ``value``; both are computed in one pass.
     """
     columns = (old_logprob, advantage, old_value, value_target, weight)
-    if not can_use_native(logits, value, *columns):
-        return ppo_loss_categorical_reference(
-            logits,
-            value,
-            action,
-            *columns,
-            clip=clip,
-            value_clip=value_clip,
-            value_coef=value_coef,
-            entropy_coef=entropy_coef,
-            action_mask=action_mask,
-        )
-    settings = (clip, value_clip, value_coef, entropy_coef)
-    loss, stats = _PpoLossCategorical.apply(logits, value, action, *columns, action_mask, *settings)
-    return loss, dict(zip(STATS, stats.unbind(), strict=True))
-
-
-def ppo_loss_categorical_reference(
-    logits: Tensor,
-    value: Tensor,
-    action: Tensor,
-    old_logprob: Tensor,
-    advantage: Tensor,
-    old_value: Tensor,
-    value_target: Tensor,
-    weight: Tensor,
-    *,
-    clip: float,
-    value_clip: float = math.inf,
-    value_coef: float,
-    entropy_coef: float,
-    action_mask: Tensor | None = None,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    # A zero weight alone would let NaN through, forward and backward.
-    counts = weight != 0
-    logits = torch.where(counts[:, None], logits, 0)
-    value, old_logprob, advantage, old_value, value_target = (
-        torch.where(counts, column, 0) for column in (value, old_logprob, advantage, old_value, value_target)
+    loss, sums = _PpoLossCategorical.apply(
+        logits, value, action, *columns, action_mask, clip, value_clip, value_coef, entropy_coef
     )
-    logprobs = torch.log_softmax(_masked(logits, action_mask), -1)
-    log_ratio = logprobs.gather(-1, action[:, None]).squeeze(-1) - old_logprob
-    ratio = log_ratio.exp()
-    policy = -torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
-    error = (value - value_target).square()
-    if value_clip < math.inf:
-        near = old_value + (value - old_value).clamp(-value_clip, value_clip)
-        error = torch.max(error, (near - value_target).square())
-    entropy = -(logprobs.exp() * logprobs).sum(-1)
-    outside = ((ratio - 1).abs() > clip).to(value.dtype)
-    terms = (policy, 0.5 * error, entropy, ratio - 1 - log_ratio, outside, ratio)
-    sums = {name: (weight * torch.where(counts, term, 0)).sum() for name, term in zip(STATS, terms, strict=True)}
-    loss = sums["policy"] + value_coef * sums["value"] - entropy_coef * sums["entropy"]
-    return loss, {name: total.detach() for name, total in sums.items()}
+    return loss, *sums.unbind()
 
 
 class _PpoLossCategorical(torch.autograd.Function):
@@ -307,10 +257,10 @@ class _PpoLossCategorical(torch.autograd.Function):
             *_arrays((grad_logits, grad_value)),
             threads(),
         )
-        stats = torch.tensor(sums)
-        ctx.mark_non_differentiable(stats)
+        parts = torch.tensor(sums)
+        ctx.mark_non_differentiable(parts)
         ctx.save_for_backward(grad_logits, grad_value)
-        return torch.tensor(sums[0] + value_coef * sums[1] - entropy_coef * sums[2]), stats
+        return torch.tensor(sums[0] + value_coef * sums[1] - entropy_coef * sums[2]), parts
 
     @staticmethod
     @once_differentiable

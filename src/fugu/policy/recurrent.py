@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from fugu.cuda import lstm as cuda_lstm
+from fugu.cuda.mingru import mingru, mingru_step
+from fugu.cuda.use import ready
 from fugu.native import native
 from fugu.policy.kernels import can_use_native, lstm
 from fugu.policy.layers import orthogonal
@@ -46,8 +49,11 @@ class LSTM(nn.Module):
         return native is not None and device.type == "cpu" and self.weight_in.dtype == torch.float32
 
     def step(self, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        weights = (self.weight_in, self.weight_state, self.bias)
+        if not torch.is_grad_enabled() and x.numel() and ready(self.weight_in, state) and ready(x, half=True):
+            return cuda_lstm.lstm_step(x, state, first, *weights)
         if can_use_native(x, self.weight_in, state):
-            out, state = lstm(x.unsqueeze(1), self.weight_in, self.weight_state, self.bias, state, first.unsqueeze(1))
+            out, state = lstm(x.unsqueeze(1), *weights, state, first.unsqueeze(1))
             return out.squeeze(1), state
         h, c = state.masked_fill(first.unsqueeze(-1), 0).chunk(2, -1)
         i, f, g, o = torch.addmm(F.linear(x, self.weight_in, self.bias), h, self.weight_state.t()).chunk(4, -1)
@@ -56,9 +62,13 @@ class LSTM(nn.Module):
         return h, torch.cat([h, c], -1)
 
     def sequence(self, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        weights = (self.weight_in, self.weight_state, self.bias)
+        if x.numel() and ready(self.weight_in, state) and ready(x, half=True):
+            out, state = cuda_lstm.lstm(x.transpose(0, 1), state, first.t(), *weights)
+            return out.transpose(0, 1), state
         if can_use_native(x, self.weight_in, state):
-            return lstm(x, self.weight_in, self.weight_state, self.bias, state, first)
-        out, c = _LSTMLoop.apply(x.transpose(0, 1), state, first.t(), self.weight_in, self.weight_state, self.bias)
+            return lstm(x, *weights, state, first)
+        out, c = _LSTMLoop.apply(x.transpose(0, 1), state, first.t(), *weights)
         return out.transpose(0, 1), torch.cat([out[-1], c], -1)
 
 
@@ -161,6 +171,13 @@ class MinGRU(nn.Module):
 
     def step(self, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         x = self.enter(x)
+        if not torch.is_grad_enabled() and x.numel() and ready(state) and ready(x, state, half=True):
+            after = torch.empty_like(state)
+            parts = zip(self.layers, state.chunk(len(self.layers), -1), after.chunk(len(self.layers), -1), strict=True)
+            for layer, h, last in parts:
+                gates = layer(x)
+                x = mingru_step(gates, x.to(gates.dtype), h, first, last)
+            return x, after
         states = []
         for layer, h in zip(self.layers, state.masked_fill(first.unsqueeze(-1), 0).chunk(len(self.layers), -1), strict=True):
             candidate, gate, highway = layer(x).chunk(3, -1)
@@ -171,6 +188,13 @@ class MinGRU(nn.Module):
 
     def sequence(self, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         x = self.enter(x.transpose(0, 1))  # [T, B, H]
+        if x.numel() and ready(state) and ready(x, state, half=True):
+            lasts = []
+            for layer, start in zip(self.layers, state.chunk(len(self.layers), -1), strict=True):
+                gates = layer(x)
+                x, last = mingru(gates, x.to(gates.dtype), start, first.t())
+                lasts.append(last)
+            return x.transpose(0, 1), lasts[0] if len(lasts) == 1 else torch.cat(lasts, -1)
         keep = _keep(first, x.dtype)
         states = []
         for layer, start in zip(self.layers, state.chunk(len(self.layers), -1), strict=True):

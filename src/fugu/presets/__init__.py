@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fugu.presets import arcade, atari, classic, minigrid, mujoco, pettingzoo, sanity
+from fugu.presets import arcade, atari, classic, gpu, minigrid, mujoco, pettingzoo, sanity
 from fugu.presets.general import general
 from fugu.trainer.config import TrainConfig
 
@@ -24,8 +24,10 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
 """environment -> its config"""
 
 
-def preset(env: Any, env_kwargs: Mapping[str, Any] | None = None) -> TrainConfig:
-    """The config ``fugu train ENV`` starts from."""
+def preset(env: Any, env_kwargs: Mapping[str, Any] | None = None, device: str = "cpu") -> TrainConfig:
+    """The config ``fugu train ENV --device DEVICE`` starts from."""
+    if device.startswith("cuda") and isinstance(env, str) and env in gpu.PRESETS:
+        return gpu.PRESETS[env]()
     if isinstance(env, str) and env in PRESETS:
         return PRESETS[env]()
     return general(env, env_kwargs or {})

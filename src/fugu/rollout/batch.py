@@ -9,7 +9,8 @@ The row convention, everywhere in fugu (``emulation/env.py`` says how environmen
 - ``mask=False`` also marks agents that are dead, absent or waiting. Masked rows enter no loss, no mean and no priority.
 - Recurrent state is zeroed where ``first`` is True, before the row is looked at, in rollout and in training.
 
-Columns are ``[segments, horizon, ...]``, except those that a segment has once: ``PER_SEGMENT``.
+Columns are ``[segments, horizon, ...]``, except those that a segment has once: ``PER_SEGMENT``. In memory either axis may come
+first: rollouts on a CPU lay segments one after the other, those on a GPU rows of the same time. All columns of a batch lie alike.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from fugu.cuda.gather import COLUMNS, gather, lies_by_steps
+from fugu.cuda.use import ready
 
 PER_SEGMENT = frozenset({"state", "bootstrap", "priority", "importance"})
 """state: of the recurrent core before the first row; bootstrap: value of the observation after the last row; priority: how likely
@@ -46,13 +50,60 @@ class Batch:
     def horizon(self) -> int:
         return self.columns["reward"].shape[1]
 
+    def compact(self) -> Batch:
+        """The same without gaps in memory: a part of a batch on a GPU is copied, so that its rows can be flattened."""
+        whole = self.columns["reward"]
+        if not self._by_time or whole.t().is_contiguous() or not ready(whole):
+            return self
+        return Batch(gather(self.columns, torch.arange(len(whole), device=whole.device), once=PER_SEGMENT))
+
+    @property
+    def _by_time(self) -> bool:
+        return time_major(self.columns["reward"])
+
     def also(self, **columns: Tensor) -> Batch:
         """The same batch with more columns, or other ones."""
         return Batch({**self.columns, **columns})
 
     def rows(self, index: Tensor) -> Batch:
-        """The segments ``index`` names, whole; copies."""
-        return Batch({name: column.index_select(0, index.to(column.device)) for name, column in self.columns.items()})
+        """The segments ``index`` names, whole; copies that lie in memory as the originals do.
+
+        On a GPU, where segments of a step are neighbours in memory, all columns are copied in one launch.
+        """
+        if ready(*self.columns.values(), half=True) and lies_by_steps(self.columns["reward"]) and len(self.columns) <= COLUMNS:
+            return Batch(gather(self.columns, index.to(self.columns["reward"].device), once=PER_SEGMENT))
+        return Batch({name: _select(name, column, index.to(column.device)) for name, column in self.columns.items()})
+
+    def part(self, start: int, stop: int) -> Batch:
+        """These segments; views."""
+        return Batch({name: column[start:stop] for name, column in self.columns.items()})
 
     def to(self, device: torch.device) -> Batch:
         return Batch({name: column.to(device, non_blocking=True) for name, column in self.columns.items()})
+
+
+def time_major(column: Tensor) -> bool:
+    """Whether rows of the same time lie together in the memory of ``column [segments, horizon, ...]``."""
+    return column.stride(0) < column.stride(1) and column.shape[0] > 1 and column.shape[1] > 1
+
+
+def flat(column: Tensor, by_time: bool) -> Tensor:
+    """``[segments, horizon, ...]`` -> ``[rows, ...]``, row after row of the same time or segment after segment.
+
+    Which one is said once for all columns that belong together, not read off each: then rows match whatever memory a computation
+    has put its result into. It is a view where the memory allows.
+    """
+    return column.transpose(0, 1).flatten(0, 1) if by_time else column.flatten(0, 1)
+
+
+def unflat(rows: Tensor, like: Tensor, by_time: bool) -> Tensor:
+    """The way back from ``flat``, to the shape of ``like [segments, horizon]``; a view."""
+    if by_time:
+        return rows.unflatten(0, (like.shape[1], like.shape[0])).transpose(0, 1)
+    return rows.unflatten(0, (like.shape[0], like.shape[1]))
+
+
+def _select(name: str, column: Tensor, index: Tensor) -> Tensor:
+    if name not in PER_SEGMENT and time_major(column):
+        return column.transpose(0, 1).index_select(1, index).transpose(0, 1)
+    return column.index_select(0, index)

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,8 +27,8 @@ from fugu.vector.vecenv import VecEnv
 class Act:
     """What a policy did on some rows."""
 
-    env_action: np.ndarray
-    """[rows, *row_shape] what the environment gets"""
+    env_action: Tensor
+    """[rows, *row_shape] what the environment gets, where the policy is"""
     state: Tensor | None
     """[rows, state_size] of the recurrent core, after these rows"""
     columns: Mapping[str, Tensor] = field(default_factory=dict)
@@ -38,8 +37,17 @@ class Act:
 
 class Actor(Protocol):
     def __call__(
-        self, obs: Tensor, state: Tensor | None, first: Tensor, action_mask: Tensor | None, *, greedy: bool = False
-    ) -> Act: ...
+        self,
+        obs: Tensor,
+        state: Tensor | None,
+        first: Tensor,
+        action_mask: Tensor | None,
+        *,
+        greedy: bool = False,
+        into: Mapping[str, Tensor] | None = None,
+    ) -> Act:
+        """With ``into``, where columns are to be kept, it may write them there itself and leave them out of what it returns."""
+        ...
 
 
 FLAGS = ("terminated", "truncated", "first", "mask")
@@ -137,7 +145,7 @@ class OnPolicy:
         with self._clock("inference"):
             done = act(obs, state, first, action_mask)
         with self._clock("env"):
-            self.vec.send(done.env_action)
+            self.vec.send(done.env_action.cpu().numpy())
         with self._clock("copy"):
             arrays = self._arrays
             arrays["obs"][segments, t] = rows.obs

@@ -24,6 +24,7 @@ COLORS = {
     "env": "green",
     "inference": "cyan",
     "copy": "yellow",
+    "rollout": "cyan",
     "advantage": "magenta",
     "update": "blue",
     "other": "bright_black",
@@ -136,6 +137,7 @@ def limits(metrics: Mapping[str, float], header: Header) -> str:
         "env": env,
         "inference": "more environments per batch, or a smaller network",
         "copy": "smaller observations (uint8 instead of float), fewer environments per batch",
+        "rollout": "more environments, or a smaller network",
         "advantage": "larger batches",
         "update": "fewer epochs, larger minibatches, a smaller network" + (" or a GPU" if header.device == "cpu" else ""),
         "other": "log, evaluate or save less often",
@@ -287,6 +289,8 @@ def _time_split(metrics: Mapping[str, float], width: int, glyphs: Glyphs) -> lis
     room = max(0, width - 16)
     lines: list[Line] = []
     for phase in PHASES:
+        if f"time/{phase}" not in metrics:
+            continue
         share = min(1.0, max(0.0, metrics.get(f"time/{phase}", 0.0)))
         done = round(share * room)
         lines.append(

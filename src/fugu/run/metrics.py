@@ -24,6 +24,7 @@ PHASES = {
     "env": "stepping environments",
     "inference": "choosing actions",
     "copy": "moving observations and actions between buffers and devices",
+    "rollout": "stepping environments and choosing actions, both on the GPU",
     "advantage": "computing advantages and targets",
     "update": "losses, gradients and optimizer steps",
     "other": "everything else: logging, checkpoints, evaluation",

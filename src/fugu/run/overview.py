@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fugu.config import from_toml
+from fugu.emulation.place import from_here
 from fugu.errors import FuguError
 from fugu.run import store
 from fugu.trainer.config import TrainConfig
 
-State = Literal["running", "done", "interrupted", "damaged"]
+State = Literal["running", "done", "interrupted", "diverged", "damaged"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +27,9 @@ class Overview:
     path: str
     env: str | None
     state: State
-    """running: a process trains it. interrupted: it can go on with --resume. damaged: ``problem`` says what is wrong"""
+    """running: a process trains it. interrupted: it can go on with --resume. diverged: the same, with other settings"""
     problem: str | None
+    """of a run that diverged or is damaged"""
     steps: int
     """done"""
     steps_asked: int | None
@@ -67,12 +69,14 @@ def overview(folder: store.RunFolder) -> Overview:
         state = "running"
     elif problem is not None:
         state = "damaged"
+    elif folder.diverged.exists():
+        state, problem = "diverged", _divergence(folder.diverged)
     elif config is not None and (steps >= config.steps or _reached(config.target, newest)):
         state = "done"
     return Overview(
         name=folder.name,
         path=str(folder.path),
-        env=config.env if config is not None else None,
+        env=from_here(config.env) if config is not None else None,
         state=state,
         problem=problem,
         steps=steps,
@@ -115,6 +119,16 @@ def _damage(checkpoint: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"{checkpoint / 'MANIFEST.json'} cannot be read"
     return None
+
+
+def _divergence(file: Path) -> str:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "numpy") as content:
+            return str(content.metadata()["message"])
+    except (SafetensorError, OSError, KeyError, TypeError):
+        return f"training diverged; {file} cannot be read"
 
 
 def _reached(target: float | None, checkpoint: Path | None) -> bool:

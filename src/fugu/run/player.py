@@ -78,7 +78,7 @@ class Player:
             obs, first = (torch.from_numpy(column).to(self.device) for column in (rows.obs, rows.first))
             acted = self.algorithm.act(obs, state, first, mask, greedy=greedy)
             state = acted.state
-            scene.step(acted.env_action)
+            scene.step(acted.env_action.cpu().numpy())
 
     def __enter__(self) -> Player:
         return self

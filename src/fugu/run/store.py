@@ -54,6 +54,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def diverged(self) -> Path:
+        """the minibatch on which the training came to NaN, if that is how it ended"""
+        return self.path / "diverged.safetensors"
+
+    @property
     def videos(self) -> Path:
         return self.path / "videos"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fugu.config import override, to_toml
+from fugu.emulation.place import from_anywhere, from_here
 from fugu.errors import ConfigError, FuguError
 from fugu.presets import preset
 from fugu.run import store
@@ -48,9 +49,10 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
     if config is None:
         if not isinstance(env, str):
             raise ConfigError(f"train() takes an environment by name (Gymnasium id, file.py:Class, ...), got {env!r:.60}")
-        config = preset(env, settings.get("env_kwargs"))
+        config = preset(env, settings.get("env_kwargs"), str(settings.get("device", "cpu")))
         settings["env_kwargs"] = {**config.env_kwargs, **settings.get("env_kwargs", {})}
     config = override(config, settings)
+    config = override(config, {"env": from_anywhere(config.env), "policy.net": from_anywhere(config.policy.net)})
     text = to_toml(config)  # refuses what could not be read back
     with ExitStack() as stack:
         timer = Timer()
@@ -80,6 +82,8 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
         if config != run.config:
             _write(run.folder.config, to_toml(config))
             run.config = config
+        if run.folder.diverged.exists():
+            run.folder.diverged.replace(run.folder.diverged.with_stem("diverged-earlier"))
         return _run(run, trainer, timer)
 
 
@@ -145,7 +149,7 @@ def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
         stack.callback(outputs.close)
         header = Header(
             run=str(run.path),
-            env=run.config.env,
+            env=from_here(run.config.env),
             total_steps=run.config.steps,
             device=str(trainer.source.device),
             native=trainer.source.vec.can_snapshot,
@@ -156,10 +160,10 @@ def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
         try:
             trainer.run(report, interrupt)
         except Diverged as error:
-            file = error.save(run.path)
+            error.save(run.folder.diverged)
             good = checkpoint.find(run.folder.checkpoints, "latest") if trainer.saved_step is not None else None
             raise FuguError(
-                f"{error}\n  the minibatch is in {file}"
+                f"{error}\n  the minibatch is in {run.folder.diverged}"
                 + (f"\n  the last good checkpoint is {good}" if good else "\n  there was no checkpoint yet")
             ) from error
         if interrupt.asked:

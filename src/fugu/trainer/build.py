@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -12,14 +13,22 @@ from torch import nn
 
 from fugu import vector
 from fugu.algorithm.contract import Algorithm
+from fugu.algorithm.fused import Fused
 from fugu.algorithm.ppo import PPO
+from fugu.cuda.use import ready
+from fugu.emulation.build import is_compiled
+from fugu.emulation.factory import tensor_env_class
 from fugu.errors import ConfigError
 from fugu.policy.actor_critic import ActorCritic, make_policy
 from fugu.policy.kernels import keep_freed_memory, set_threads
-from fugu.rollout.onpolicy import OnPolicy
+from fugu.rollout.device import DeviceRollout, Whole
+from fugu.rollout.feed import Feed
+from fugu.rollout.onpolicy import Clock, OnPolicy
 from fugu.trainer.config import TrainConfig
-from fugu.trainer.loop import Trainer
+from fugu.trainer.loop import Source, Trainer
 from fugu.vector.config import usable_cores
+from fugu.vector.device import DeviceVec
+from fugu.vector.device_native import NativeDevice
 from fugu.vector.vecenv import VecEnv
 
 SMALL = 100_000
@@ -33,18 +42,76 @@ def make_trainer(
     device = find_device(config.device)
     keep_freed_memory()
     torch.set_num_threads(1)  # weights then start alike on any number of cores, and without waiting for threads to start
-    vec = make_vec(config)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("highest" if config.precision == "float32" else "high")
+    vec = make_device_vec(config, device) if lives_on_device(config, device) else make_vec(config)
     try:
         config.minibatches(vec.num_agents)  # refuses impossible sizes
         algorithm = make_algorithm(config, vec, device)
         policy = algorithm.modules["policy"]
         assert isinstance(policy, ActorCritic)
         _share_out(config.threads or usable_cores(), policy)
-        source = OnPolicy(vec, config.horizon, passes=config.passes, state_size=policy.state_size, device=device, clock=clock)
+        if isinstance(algorithm, PPO):
+            algorithm.fused = _fused(config, algorithm, device)
+        source = make_source(config, vec, algorithm, device, clock)
         return Trainer(config, source, algorithm, folder=folder, clock=clock)
     except BaseException:
         vec.close()
         raise
+
+
+def lives_on_device(config: TrainConfig, device: torch.device) -> bool:
+    """Whether the environments are where the policy is: on a GPU those in C++ and those written as torch functions."""
+    if config.vector.backend != "auto":
+        return config.vector.backend == "device"
+    return device.type == "cuda" and (is_compiled(config.env) or tensor_env_class(config.env) is not None)
+
+
+def make_device_vec(config: TrainConfig, device: torch.device) -> DeviceVec:
+    if config.passes > 1:
+        raise ConfigError(
+            f"passes={config.passes}: environments on {device} have one segment each in a batch; "
+            f"use --horizon {config.passes * config.horizon} or more environments"
+        )
+    settings = dataclasses.replace(config.vector, backend="device", device=str(device), infos=None)
+    vec = vector.make(config.env, env_kwargs=config.env_kwargs, config=settings)
+    assert isinstance(vec, DeviceVec)
+    return vec
+
+
+def _fused(config: TrainConfig, algorithm: Algorithm, device: torch.device) -> Fused | None:
+    """A few kernels for network, loss and rollout together, where they fit."""
+    if not isinstance(algorithm, PPO) or not ready(*algorithm.policy.parameters()):
+        return None
+    if config.precision == "bf16" or config.ppo.vtrace or config.ppo.priority > 0:
+        return None
+    with contextlib.suppress(ConfigError):  # which says why not: then torch does it
+        return Fused(algorithm.policy, algorithm.value_scale, passes=3 if config.precision == "float32" else 1)
+    return None
+
+
+def _whole(algorithm: Algorithm, vec: DeviceVec) -> Whole | None:
+    """A whole horizon in one kernel, where it fits."""
+    if not isinstance(algorithm, PPO) or algorithm.fused is None or not isinstance(vec.worlds, NativeDevice):
+        return None
+    with contextlib.suppress(ConfigError):
+        return algorithm.fused.rollout(vec, algorithm.generator)
+    return None
+
+
+def make_source(
+    config: TrainConfig, vec: VecEnv | DeviceVec, algorithm: Algorithm, device: torch.device, clock: Clock | None
+) -> Source:
+    """Where batches come from: environments on the device, on the CPU for a policy on a GPU, or both on the CPU."""
+    size = algorithm.modules["policy"].state_size
+    assert isinstance(size, int)
+    if isinstance(vec, DeviceVec):
+        return DeviceRollout(vec, config.horizon, algorithm.columns, state_size=size, whole=_whole(algorithm, vec))
+    if device.type == "cuda" and config.passes == 1:
+        return Feed(
+            vec, config.horizon, algorithm.columns, state_size=size, device=device, generators=algorithm.generators, clock=clock
+        )
+    return OnPolicy(vec, config.horizon, passes=config.passes, state_size=size, device=device, clock=clock)
 
 
 def _share_out(threads: int, policy: ActorCritic) -> None:
@@ -58,16 +125,19 @@ def _share_out(threads: int, policy: ActorCritic) -> None:
 def make_vec(config: TrainConfig) -> VecEnv:
     """The environments of a run. Their infos are not looked at, so they need not travel."""
     settings = dataclasses.replace(config.vector, infos=config.vector.infos or "none")
+    if settings.backend == "device":
+        settings = dataclasses.replace(settings, backend="auto", device=None)
     return vector.make(config.env, env_kwargs=config.env_kwargs, config=settings)
 
 
-def make_algorithm(config: TrainConfig, vec: VecEnv, device: torch.device) -> Algorithm:
+def make_algorithm(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> Algorithm:
     threads = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):  # weights depend on the seed alone, and nothing else on them
         torch.manual_seed(config.seed)
         torch.set_num_threads(1)  # or the last bits of orthogonal weights depend on how many there happen to be
         try:
             policy = make_policy(vec.observation_space, vec.action_space, config.policy).to(device)
+            policy.in_bf16 = config.precision == "bf16"
         finally:
             torch.set_num_threads(threads)
     policy.eval()  # nothing random or running inside a network: what it does must be repeatable in every minibatch

@@ -77,7 +77,7 @@ class TrainConfig:
     algorithm: Literal["ppo"] = "ppo"
     """how it learns"""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """settings of the environment; on the command line --env.NAME VALUE"""
+    """settings of the environment; on the command line --env.NAME VALUE. Lists in them become tuples"""
     seed: int = 0
     """of everything random: weights, actions, order of minibatches, environments"""
     steps: int = 1_000_000
@@ -94,6 +94,8 @@ class TrainConfig:
     """how often a batch is gone through"""
     device: str = "cpu"
     """where the policy learns: cpu, cuda, cuda:1"""
+    precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
+    """of matrix products on a GPU: float32, tf32 (10 bits of mantissa) or bf16 (8); auto: tf32. A CPU always has float32"""
     threads: int | None = None
     """that compute the policy; none: one per usable core"""
     vector: VectorConfig = field(default_factory=lambda: VectorConfig(num_envs=64))
@@ -110,6 +112,7 @@ class TrainConfig:
     """where metrics go"""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "env_kwargs", _with_tuples(self.env_kwargs))
         for name in ("steps", "horizon", "passes", "minibatch", "epochs", "threads"):
             value = getattr(self, name)
             if value is None and name in ("minibatch", "threads"):
@@ -125,6 +128,10 @@ class TrainConfig:
             raise ConfigError(
                 f"vector.seed={self.vector.seed}: a run has one seed for everything; give --seed {self.vector.seed}"
             )
+        if self.precision not in ("auto", "float32", "tf32", "bf16"):
+            raise ConfigError(f"precision={self.precision!r} must be auto, float32, tf32 or bf16")
+        if self.device == "cpu" and self.precision in ("tf32", "bf16"):
+            raise ConfigError(f"precision={self.precision} is for GPUs; a CPU computes in float32: leave it at auto")
         if self.seed < 0:
             raise ConfigError(f"seed={self.seed} must not be negative")
         if self.minibatch is not None and self.minibatch % self.horizon:
@@ -153,3 +160,11 @@ class TrainConfig:
                 f"try --minibatch {near}"
             )
         return segments // each
+
+
+def _with_tuples(value: Any) -> Any:
+    """TOML knows one kind of sequence, and a run that goes on from its file must see what it began with. Tuples, because they are
+    what environments can be strict about (``frameskip=(2, 5)`` of Atari) and nobody can change them."""
+    if isinstance(value, Mapping):
+        return {name: _with_tuples(inner) for name, inner in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list | tuple) else value

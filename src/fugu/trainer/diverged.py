@@ -23,15 +23,14 @@ class Diverged(FuguError):
         bad = ", ".join(f"{name} {value:g}" for name, value in self.metrics.items() if not torch.isfinite(torch.tensor(value)))
         super().__init__(f"training diverged ({bad}). Likely cause: {self.cause}")
 
-    def save(self, folder: Path) -> Path:
-        """Write the minibatch it happened on; returns the file."""
+    def save(self, path: Path) -> None:
+        """Write the minibatch it happened on, with the losses and this message as metadata."""
         from safetensors.torch import save_file
 
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "diverged.safetensors"
         columns = {name: column.detach().cpu().contiguous() for name, column in self.batch.columns.items()}
-        save_file(columns, path, metadata={name: f"{value:g}" for name, value in self.metrics.items()})
-        return path
+        save_file(
+            columns, path, metadata={"message": str(self), **{name: f"{value:g}" for name, value in self.metrics.items()}}
+        )
 
 
 def likely_cause(batch: Batch, policy: nn.Module) -> str:

@@ -24,6 +24,8 @@ class Evaluation:
     returns: tuple[float, ...]
     """of each episode"""
     lengths: tuple[int, ...]
+    cut: int = 0
+    """episodes that were to be played but had not ended when it was given up; they are missing, and they were the long ones"""
 
     @property
     def episodes(self) -> int:
@@ -61,7 +63,7 @@ class Evaluation:
         return (
             f"{self.episodes} episodes: mean return {self.mean:.2f} (95% interval {low:.2f} to {high:.2f}), "
             f"mean length {np.mean(self.lengths):.1f}"
-        )
+        ) + (f"; {self.cut} did not end and are missing" if self.cut else "")
 
 
 def evaluate(
@@ -77,10 +79,12 @@ def evaluate(
 ) -> Evaluation:
     """Play ``episodes`` episodes, in equal shares per agent; which agents play one more is settled beforehand.
 
-    After ``max_steps`` steps of the vector env whatever has ended counts: there may be agents whose episodes never end.
+    After ``max_steps`` steps of the vector env whatever has ended counts, and the rest is ``cut``: there may be agents whose episodes
+    never end.
     """
     agents = vec.num_agents
-    share = -(-episodes // agents)
+    share = np.full(agents, episodes // agents)
+    share[: episodes % agents] += 1
     played = np.zeros(agents, np.int64)
     returns, lengths = np.zeros(agents), np.zeros(agents, np.int64)
     done: list[tuple[int, int, float, int]] = []  # (episode of the agent, agent, return, length)
@@ -93,22 +97,23 @@ def evaluate(
         mask = None if rows.action_mask is None or rows.action_mask.all() else torch.from_numpy(rows.action_mask).to(device)
         acted = act(torch.from_numpy(obs).to(device), state, torch.from_numpy(rows.first).to(device), mask, greedy=greedy)
         state, counted = acted.state, rows.mask
-        obs, reward, terminated, truncated, _ = vec.step(acted.env_action)
+        obs, reward, terminated, truncated, _ = vec.step(acted.env_action.cpu().numpy())
         rows = vec.rows
         returns += reward
         lengths += counted
         for agent in np.flatnonzero(terminated | truncated):
-            if played[agent] < share:
+            if played[agent] < share[agent]:
                 done.append((int(played[agent]), int(agent), float(returns[agent]), int(lengths[agent])))
             played[agent] += 1
             returns[agent], lengths[agent] = 0.0, 0
-    if (played < share).any() and done:
+    if not done:
+        raise FuguError(f"no episode of {vec.spec.name} ended within {max_steps} steps; give it a time limit")
+    cut = episodes - len(done)
+    if cut:
         warnings.warn(
-            f"{int((played < share).sum())} of {agents} agents had not finished after {max_steps} steps; long episodes are missing",
+            f"{cut} of {episodes} episodes had not ended after {max_steps:,} steps and are missing: the mean is that of shorter ones",
             RuntimeWarning,
             stacklevel=2,
         )
-    if not done:
-        raise FuguError(f"no episode of {vec.spec.name} ended within {max_steps} steps; give it a time limit")
-    done = sorted(done)[:episodes]
-    return Evaluation(tuple(r for _, _, r, _ in done), tuple(n for *_, n in done))
+    done.sort()
+    return Evaluation(tuple(r for _, _, r, _ in done), tuple(n for *_, n in done), cut)

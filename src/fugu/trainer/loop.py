@@ -1,8 +1,8 @@
 """The training loop. There is one; algorithms, sources and policies plug into it.
 
-``Trainer.update`` is the whole of it: a batch from the source, ``prepare``, minibatches of ``loss``, ``finish``. Around it
-``run`` keeps the count, saves, and stops. Everything a checkpoint needs is gathered in ``save`` and put back in ``load``, so a run
-that goes on from a checkpoint does, bit for bit, what the uninterrupted run does.
+``Trainer.update`` is the whole of it: ``collect`` a batch from the source and ``prepare`` it, ``learn`` from minibatches of
+it, and ``finish``. Around it ``run`` keeps the count, saves, and stops. Everything a checkpoint needs is gathered in ``save``
+and put back in ``load``, so a run that goes on from a checkpoint does, bit for bit, what the uninterrupted run does.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fugu.algorithm.contract import Algorithm, Metrics
 from fugu.errors import EnvError, EnvTimeout, WorkerDied
 from fugu.rollout.batch import Batch
+from fugu.rollout.device import DeviceRollout
+from fugu.rollout.feed import Feed
 from fugu.rollout.onpolicy import OnPolicy, Stopped
 from fugu.trainer import checkpoint
+from fugu.trainer.capture import Unattended
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.interrupt import Interrupt
@@ -38,13 +42,14 @@ MAX_FAILURES = 3
 """checkpoints in a row that may fail before training stops"""
 
 Report = Callable[[dict[str, float]], None]
+Source = OnPolicy | DeviceRollout | Feed
 
 
 class Trainer:
     def __init__(
         self,
         config: TrainConfig,
-        source: OnPolicy,
+        source: Source,
         algorithm: Algorithm,
         *,
         folder: Path | None = None,
@@ -57,7 +62,10 @@ class Trainer:
         self.count = config.minibatches(source.vec.num_agents)
         named = [(f"{name}.{p}", w) for name, module in algorithm.modules.items() for p, w in module.named_parameters()]
         self.optimizer = Optimizer(named, config.optimizer)
-        self.generator = torch.Generator().manual_seed(config.seed + 1)
+        self.unattended: Unattended | None = None
+        """does the updates where environments and policy live on one device"""
+        static = isinstance(source, DeviceRollout | Feed)
+        self.generator = torch.Generator(source.device if static else "cpu").manual_seed(config.seed + 1)
         """of the order of minibatches"""
         self.steps = 0
         self.updates = 0
@@ -70,6 +78,8 @@ class Trainer:
         """checkpoints in a row that could not be written"""
         rows = source.vec.num_agents * config.passes * config.horizon
         self._every = config.checkpoint.every or max(FEWEST, config.steps // rows // 10)
+        if static and config.ppo.target_kl is None:
+            self.unattended = Unattended(self)
 
     # --- running ---
 
@@ -81,6 +91,7 @@ class Trainer:
         """Train until the steps are done, the target is reached, or ``interrupt`` says to end; then save."""
         while not self.finished and not interrupt.asked:
             before = self.algorithm.state()  # for a rollout that is given up
+            saved = self.updates // self._every
             try:
                 metrics = self.update(interrupt)
             except Stopped:
@@ -92,7 +103,7 @@ class Trainer:
                     return
                 raise
             report(metrics)
-            if self.updates % self._every == 0 and not self.finished:
+            if self.updates // self._every > saved and not self.finished:
                 self._save_if_possible()
         if self.saved_step != self.steps:
             self.save(ending=True)
@@ -105,6 +116,8 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
+        if self.unattended is not None and not self.unattended.at_look:
+            return False
         if self.steps >= self.config.steps:
             return True
         return self.config.target is not None and self.score is not None and self.score >= self.config.target
@@ -121,29 +134,41 @@ class Trainer:
 
     def update(self, interrupt: Interrupt) -> dict[str, float]:
         """One batch. Returns its metrics."""
+        if self.unattended is not None:
+            metrics = self.unattended.run(interrupt)
+            return {**self._counts(), **metrics}
         rate = self.optimizer.set_progress(self.progress)
         with interrupt.hurry("rollout"):
-            batch = self.source.next(self.algorithm.act, interrupt.overdue)
-        with self.clock("advantage"):
-            batch = self.algorithm.prepare(batch, self.progress)
-            rows = int(batch["mask"].sum())
+            batch = self.collect(self.progress, interrupt.overdue)
+        rows = int(batch["mask"].sum())
         seen: list[Metrics] = []
         with self.clock("update"), interrupt.hurry("update") as hurry:
-            for minibatch in minibatches(batch, self.count, self.config.epochs, self.generator):
-                seen.append(self._learn(minibatch))
-                if self.algorithm.enough(seen[-1]) or hurry():
-                    break
-            last = self.algorithm.finish(batch)
+
+            def watch(minibatch: Batch, loss: Tensor, metrics: Metrics) -> bool:
+                if not (math.isfinite(metrics["loss/grad_norm"].item()) and math.isfinite(loss.item())):
+                    raise Diverged(minibatch, metrics, self.algorithm.modules["policy"])
+                seen.append(metrics)
+                return self.algorithm.enough(metrics) or hurry()
+
+            last = self.learn(batch, watch)
         self.steps += rows
         self.updates += 1
         return {**self._counts(), "learning_rate": rate, **_means(seen), **_means([last])}
 
-    def _learn(self, minibatch: Batch) -> Metrics:
-        loss, metrics = self.algorithm.loss(minibatch)
-        norm = self.optimizer.step(loss)
-        if not (math.isfinite(norm.item()) and math.isfinite(loss.item())):
-            raise Diverged(minibatch, {**metrics, "loss/grad_norm": norm}, self.algorithm.modules["policy"])
-        return {**metrics, "loss/grad_norm": norm}
+    def collect(self, progress: float | Tensor, stop: Callable[[], bool]) -> Batch:
+        """A batch, ready to be learned from."""
+        batch = self.source.next(self.algorithm.act, stop)
+        with self.clock("advantage"):
+            return self.algorithm.prepare(batch, progress)
+
+    def learn(self, batch: Batch, watch: Callable[[Batch, Tensor, Metrics], bool]) -> Metrics:
+        """Go through the minibatches until ``watch``, which sees each with its loss and metrics, says that it is enough."""
+        for minibatch in minibatches(batch, self.count, self.config.epochs, self.generator):
+            loss, metrics = self.algorithm.loss(minibatch)
+            norm = self.optimizer.step(loss)
+            if watch(minibatch, loss.detach(), {**metrics, "loss/grad_norm": norm}):
+                break
+        return self.algorithm.finish(batch)
 
     def _counts(self) -> dict[str, float]:
         log = self.source.vec.drain_log()

@@ -10,17 +10,23 @@ from fugu.rollout.batch import Batch
 
 
 def minibatches(batch: Batch, count: int, epochs: int, generator: torch.Generator) -> Iterator[Batch]:
-    """``epochs * count`` minibatches of ``segments / count`` whole segments each. ``generator`` is on the CPU."""
+    """``epochs * count`` minibatches of ``segments / count`` whole segments each. ``generator`` is where the batch is.
+
+    On a GPU a batch that is gone through once is not shuffled: no segment is seen twice, and neighbours have nothing in common.
+    """
     segments = batch.segments
     each = segments // count
     for _ in range(epochs):
         if "priority" in batch:
             for _ in range(count):
-                yield batch.rows(draw(batch["priority"].cpu(), each, generator))
+                yield batch.rows(draw(batch["priority"].to(generator.device), each, generator))
         elif count == 1:
             yield batch
+        elif epochs == 1 and generator.device.type == "cuda":
+            for start in range(0, segments, each):
+                yield batch.part(start, start + each)
         else:
-            order = torch.randperm(segments, generator=generator)
+            order = _shuffled(segments, generator)
             for start in range(0, segments, each):
                 yield batch.rows(order[start : start + each])
 
@@ -31,7 +37,15 @@ def draw(probability: torch.Tensor, count: int, generator: torch.Generator) -> t
     One random offset and even steps through the cumulated probabilities: a segment is drawn ``count * p`` times, give or take
     less than one, which varies less between minibatches than independent draws do.
     """
+    device = generator.device
     cumulated = probability.double().cumsum(0)
-    offset = torch.rand((), dtype=torch.float64, generator=generator)
-    points = (torch.arange(count, dtype=torch.float64) + offset) / count * cumulated[-1]
+    offset = torch.rand((), dtype=torch.float64, generator=generator, device=device)
+    points = (torch.arange(count, dtype=torch.float64, device=device) + offset) / count * cumulated[-1]
     return torch.searchsorted(cumulated, points, right=True).clamp(max=len(probability) - 1)
+
+
+def _shuffled(count: int, generator: torch.Generator) -> torch.Tensor:
+    """0 to ``count - 1`` in random order; on a GPU by sorting, which a CUDA graph can record."""
+    if generator.device.type == "cpu":
+        return torch.randperm(count, generator=generator)
+    return torch.rand(count, generator=generator, device=generator.device).argsort()

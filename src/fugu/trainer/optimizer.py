@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fugu.cuda.adam import DeviceAdam
+from fugu.cuda.use import ready
 from fugu.errors import ConfigError
 from fugu.trainer.adam import Adam
 from fugu.trainer.config import OptimizerConfig
@@ -23,10 +26,11 @@ class Optimizer:
         hidden = [p for name, p in named if config.name == "muon" and p.ndim == 2 and "head" not in name]
         chosen = set(map(id, hidden))
         rest = [p for p in self.parameters if id(p) not in chosen]
-        self.adam: Adam | None = None
+        self.adam: Adam | DeviceAdam | None = None
         self.muon: torch.optim.Optimizer | None = None
         if rest:
-            self.adam = Adam(
+            kind = DeviceAdam if not hidden and ready(*rest) else Adam
+            self.adam = kind(
                 rest,
                 learning_rate=config.learning_rate,
                 betas=(config.beta1, config.beta2),
@@ -45,10 +49,15 @@ class Optimizer:
             )
 
     def step(self, loss: Tensor) -> Tensor:
-        """Minimise ``loss`` by one step. Returns the length of the gradient; if that is not finite, nothing was changed."""
+        """Minimise ``loss`` by one step. Returns the length of the gradient; if that is not finite, nothing was changed.
+
+        Where kernels of our own take the step, nothing waits for the device, and a CUDA graph may capture all of it.
+        """
         for p in self.parameters:
             p.grad = None
         loss.backward()
+        if isinstance(self.adam, DeviceAdam):
+            return self.adam.step(self.config.max_grad_norm)
         norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         length = norm.item()
         if math.isfinite(length):
@@ -59,7 +68,7 @@ class Optimizer:
                     part.step()
         return norm
 
-    def set_progress(self, progress: float) -> float:
+    def set_progress(self, progress: float | Tensor) -> Any:
         """Set the learning rate for this point of the run, 0 to 1, and return it."""
         rate = self.config.learning_rate * schedule(self.config, progress)
         if self.adam is not None:
@@ -90,10 +99,22 @@ class Optimizer:
             self.muon.load_state_dict({"state": values, "param_groups": self.muon.state_dict()["param_groups"]})
 
 
-def schedule(config: OptimizerConfig, progress: float) -> float:
-    """The share of the learning rate at this point of the run."""
+def schedule(config: OptimizerConfig, progress: float | Tensor) -> Any:
+    """The share of the learning rate at this point of the run; a tensor on the device of ``progress``, if that is one."""
+    if isinstance(progress, Tensor):
+        return _schedule_on_device(config, progress)
     if progress < config.warmup:
         return progress / config.warmup
     left = (progress - config.warmup) / (1 - config.warmup)
     shape = {"constant": 1.0, "linear": 1 - left, "cosine": 0.5 * (1 + math.cos(math.pi * left))}[config.schedule]
     return shape if config.schedule == "constant" else config.final_rate + (1 - config.final_rate) * shape
+
+
+def _schedule_on_device(config: OptimizerConfig, progress: Tensor) -> Tensor:
+    left = ((progress - config.warmup) / (1 - config.warmup)).clamp(0.0, 1.0)
+    if config.schedule == "constant":
+        share = torch.ones_like(left)
+    else:
+        shape = 1 - left if config.schedule == "linear" else 0.5 * (1 + torch.cos(math.pi * left))
+        share = config.final_rate + (1 - config.final_rate) * shape
+    return torch.where(progress < config.warmup, progress / config.warmup, share) if config.warmup else share

@@ -62,6 +62,8 @@ class Buffers:
             offsets[name] = self.nbytes
             self.nbytes += -(-math.prod(shape) * np.dtype(dtype).itemsize // LINE) * LINE
         block = (memory or _aligned)(self.nbytes)
+        self.block: np.ndarray = np.frombuffer(block, np.uint8, self.nbytes)
+        """all of it, as bytes"""
         column = {
             name: np.ndarray(shape, dtype, block, offsets[name]) if math.prod(shape) else np.zeros(shape, dtype)
             for name, (shape, dtype) in columns.items()

@@ -11,14 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from fugu.errors import WorkerDied
 from fugu.vector.mail import Mailbox, pair
-from fugu.vector.worker import BOOT
+from fugu.vector.worker import BOOT, OURS
 
-POLITE_S, TERM_S = 1.0, 1.0
-"""how long a worker may take to close by itself, and to react to SIGTERM"""
+POLITE_S = 1.0
+"""how long a worker may take to close by itself"""
 
 
 class Worker:
@@ -32,9 +32,10 @@ class Worker:
         fds = (theirs.fileno(), memory, self._crash.fileno())
         command = [sys.executable, "-c", BOOT, json.dumps([str(path) for path in sys.path]), str(os.getpid()), *map(str, fds)]
         environment = {"OMP_NUM_THREADS": "1", **os.environ}  # one core per worker, unless the user says otherwise
-        self.process = subprocess.Popen(
-            command, pass_fds=fds, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
-        )
+        with _held_back(OURS):  # inherited: a signal that comes while the worker starts waits until it can pass it over
+            self.process = subprocess.Popen(
+                command, pass_fds=fds, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+            )
         theirs.close()
         self.mailbox = Mailbox(ours)
         self._ended: os.waitid_result | None = None
@@ -126,15 +127,13 @@ def anonymous_file(name: str) -> int:
 
 
 def end_all(workers: list[Worker], politely: bool = True) -> None:
-    """End every worker within a few seconds: wait for those that close by themselves, then SIGTERM, then SIGKILL; reap all."""
+    """End every worker within a few seconds: wait for those that close by themselves, then SIGKILL; reap all."""
     if politely:
         for worker in workers:  # ends one that waits for mail, or has mail nobody will read
             worker.mailbox.shutdown()
-        _await(workers, POLITE_S)
+        deadline = time.monotonic() + POLITE_S
         for worker in workers:
-            if not worker.exited():
-                worker.kill_group(signal.SIGTERM)
-        _await(workers, TERM_S)
+            worker.exited(wait=max(0.0, deadline - time.monotonic()))
     for worker in workers:
         worker.kill_group(signal.SIGKILL)
     for worker in workers:
@@ -142,7 +141,11 @@ def end_all(workers: list[Worker], politely: bool = True) -> None:
     workers.clear()
 
 
-def _await(workers: list[Worker], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    for worker in workers:
-        worker.exited(wait=max(0.0, deadline - time.monotonic()))
+@contextlib.contextmanager
+def _held_back(numbers: Iterable[int]) -> Iterator[None]:
+    """Signals that come meanwhile are delivered afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

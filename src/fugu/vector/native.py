@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fugu.emulation.env import Infos
-from fugu.emulation.native import RESET, columns, draw_seeds, native_spec
+from fugu.emulation.native import RESET, columns, descriptions, draw_seeds, native_spec
 from fugu.errors import ConfigError, SpaceError
 from fugu.native import native
 from fugu.vector.buffers import Buffers
@@ -28,6 +28,7 @@ class Native:
 
     def __init__(self, name: str, config: VectorConfig, settings: Mapping[str, Any]) -> None:
         self.spec = native_spec(name, settings)
+        self.masks_actions: bool = descriptions()[name]["masks_actions"]
         agents = self.spec.num_agents
         self.env_agents = agent_slices([agents] * config.num_envs)
         self.group_agents = [

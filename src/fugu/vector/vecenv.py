@@ -276,6 +276,16 @@ class VecEnv:
         return self._rows[self._received][self._slot[self._received]].action_mask
 
     @property
+    def memory(self) -> tuple[int, int]:
+        """Where the rows of all agents lie: address and bytes."""
+        return self._buffers.block.ctypes.data, self._buffers.nbytes
+
+    @property
+    def masks_actions(self) -> bool:
+        """Whether the environments may forbid actions."""
+        return self.num_choices > 0 and getattr(self._runner, "masks_actions", True)
+
+    @property
     def memory_bytes(self) -> int:
         """Size of the rows of all agents, both slots."""
         return self._buffers.nbytes

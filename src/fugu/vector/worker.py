@@ -1,8 +1,9 @@
 """The other side of the process backend: a process that builds a shard of environments and steps it on command.
 
-Started as ``python -c BOOT``, in a session of its own (a Ctrl-C in the terminal reaches only the parent), with three inherited
-descriptors: a socket to the parent, the memory of the rows, and a file for what faulthandler says. Commands and answers go
-through ``Control`` in that memory; only what has no fixed size (factories, infos, errors, results of calls) goes by mail.
+Started as ``python -c BOOT``, in a session of its own (a Ctrl-C in the terminal reaches only the parent), with SIGINT and SIGTERM
+blocked, and with three inherited descriptors: a socket to the parent, the memory of the rows, and a file for what faulthandler
+says. Commands and answers go through ``Control`` in that memory; only what has no fixed size (factories, infos, errors, results of
+calls) goes by mail.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import cloudpickle
@@ -37,6 +39,9 @@ from fugu.vector.shard import Shard
 OK, MAIL, ERROR = 0, 1, 2
 WITH_OPTIONS = 2
 """added to the slot of a reset whose options come by mail"""
+
+OURS = (signal.SIGINT, signal.SIGTERM)
+"""signals that ask a program to end: the parent's to answer, who may want to save first"""
 
 BOOT = """
 import json, sys
@@ -77,7 +82,7 @@ class Bind:
 
 def main(parent: int, mail_fd: int, memory: int, crash: int) -> None:
     """Run until told to close, until the parent is gone, or until an environment takes the process down."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _leave_to_parent()
     faulthandler.enable(crash)
     _end_with(parent)
     mailbox = Mailbox(socket.socket(fileno=mail_fd))
@@ -203,6 +208,34 @@ def _foreign(error: BaseException, shard: Shard | None, phase: str) -> EnvError:
         phase=phase,
         remote_traceback="".join(traceback.format_exception(error)),
     )
+
+
+def _leave_to_parent() -> None:
+    """Pass over the signals that a service manager or job scheduler sends to every process of a program, so that there is an
+    orderly end: this process ends when the parent says so, or with it.
+
+    By a handler that does nothing, as ignoring would be inherited by programs that an environment starts, and those are the
+    environment's to end. What it forks obeys as usual, from its first moment on."""
+
+    def pass_over(number: int, frame: FrameType | None) -> None:
+        pass
+
+    def block() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, OURS)
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, OURS)
+
+    def obey() -> None:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+        unblock()
+
+    usual = {number: signal.signal(number, pass_over) for number in OURS}
+    for number in OURS:
+        signal.siginterrupt(number, False)  # system calls of an environment are not to fail because of it
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=obey)
+    unblock()
 
 
 def _end_with(parent: int) -> None:

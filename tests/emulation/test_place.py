@@ -1,0 +1,26 @@
+"""Names that stand for files mean the same from every folder."""
+
+from __future__ import annotations
+
+import pytest
+
+from fugu.emulation.place import from_anywhere, from_here
+
+
+@pytest.mark.parametrize("name", ["my.py:Env", "sub/my.py:Env", "my_env.h", "../up/my_env.hpp"])
+def test_a_file_is_kept_by_its_whole_path_and_shown_as_typed(name, tmp_path, monkeypatch):
+    here = tmp_path / "a folder" / "here"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    whole = from_anywhere(name)
+    file, rest = name.partition(":")[::2]
+    assert whole == str((here / file).resolve()) + (f":{rest}" if rest else "")
+    assert from_anywhere(whole) == whole
+    assert from_here(whole) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["cartpole", "CartPole-v1", "ALE/Pong-v5", "package.module:Class", "minigrid:Id-v0", "default"]
+)
+def test_other_names_stay_as_they_are(name):
+    assert from_anywhere(name) == from_here(name) == name

@@ -1,0 +1,34 @@
+"""What a run is made of, from its config."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from fugu.trainer.interrupt import Interrupt
+from tests.trainer.test_loop import BASE
+from tests.trainer.test_saving import trainer_of
+
+NET = """
+from torch import nn
+class Net(nn.Module):
+    hidden_size = 16
+    def __init__(self, observation_space, action_space):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.5))
+        self.policy, self.value = nn.Linear(16, 2), nn.Linear(16, 1)
+    def encode(self, obs):
+        return self.encoder(obs)
+    def decode(self, hidden):
+        return self.policy(hidden), self.value(hidden)
+"""
+
+
+def test_a_network_is_not_random_in_training(tmp_path):
+    """With dropout, or with statistics of the minibatch, the policy that learns would not be the one that acted."""
+    (tmp_path / "net.py").write_text(NET)
+    policy = dataclasses.replace(BASE.policy, net=f"{tmp_path}/net.py:Net", normalize_observation=False)
+    with trainer_of(dataclasses.replace(BASE, policy=policy, minibatch=None, epochs=1)) as trainer:
+        metrics = trainer.update(Interrupt())
+        assert metrics["loss/kl"] == pytest.approx(0, abs=1e-6) and metrics["loss/clip_fraction"] == 0

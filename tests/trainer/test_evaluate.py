@@ -1,0 +1,66 @@
+"""Evaluations: each agent plays its share, and what did not end is told."""
+
+from __future__ import annotations
+
+import functools
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from fugu import vector
+from fugu.errors import FuguError
+from fugu.rollout.onpolicy import Act
+from fugu.trainer.evaluate import Evaluation, evaluate
+
+
+class Long(gymnasium.Env):
+    """Episodes of ``length`` steps that pay 1 each."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        return np.zeros(1, np.float32), 1.0, self.count == self.length, False, {}
+
+
+def play(lengths: list[int], episodes: int, max_steps: int = 100) -> Evaluation:
+    """One environment per length."""
+
+    def act(obs, state, first, action_mask, *, greedy=False):
+        return Act(torch.zeros(len(obs), dtype=torch.int64), None)
+
+    with vector.make([functools.partial(Long, length) for length in lengths], backend="serial") as vec:
+        return evaluate(
+            vec, act, episodes=episodes, state_size=0, seed=0, greedy=False, device=torch.device("cpu"), max_steps=max_steps
+        )
+
+
+def test_shares_are_settled_beforehand_so_that_short_episodes_are_not_favoured(recwarn):
+    result = play([2, 9, 5, 3], episodes=6)
+    assert result.lengths == (2, 9, 5, 3, 2, 9) and result.returns == (2.0, 9.0, 5.0, 3.0, 2.0, 9.0)
+    assert result.cut == 0 and "missing" not in str(result) and not recwarn
+    assert play([2, 9, 5, 3], episodes=3).lengths == (2, 9, 5)
+
+
+def test_episodes_that_do_not_end_are_counted_and_not_made_up_for_by_others():
+    with pytest.warns(RuntimeWarning, match="3 of 10 episodes had not ended after 50 steps"):
+        result = play([2, 1000, 5, 3], episodes=10, max_steps=50)  # the second agent was to play three, the last two
+    assert result.cut == 3 and result.lengths == (2, 5, 3, 2, 5, 3, 2)
+    assert result.summary()["cut"] == 3 and result.summary()["episodes"] == 7
+    assert "3 did not end and are missing" in str(result)
+
+
+def test_an_evaluation_in_which_nothing_ends_is_an_error():
+    with pytest.raises(FuguError, match="no episode of Long ended within 20 steps"):
+        play([1000, 2000], episodes=2, max_steps=20)
