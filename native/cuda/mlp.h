@@ -5,6 +5,7 @@
 // A block computes a tile of kRows = 16 * Strips rows at a time. A strip of 16 rows is that of `Split` warps, which divide the
 // outputs of every layer among them. In shared memory lie, in this order (words of 4 bytes):
 //   the weights of layer i, [outputs][inputs] as torch has them, rows padded to weight_stride(i), then its biases
+//   what observations are shifted and scaled by, [padded(0)] each
 //   what goes into layer i (0: the observation) for all rows, [kRows][row_stride(i)]; the last are the outputs of the network
 //
 // Matrix products are those of kernel.h: tf32, in one pass, or in three with every number split into a large and a small part,
@@ -27,8 +28,15 @@ enum Activation { kTanh, kRelu };
 
 constexpr int kMaxLayers = 4;
 
+// Running moments of observations or values, as policy/normalize.py has them; null: numbers are taken as they are.
+struct Moments {
+  const double *mean, *var;
+  float clip;
+};
+
 struct Parameters {
   const float *weight[kMaxLayers], *bias[kMaxLayers];
+  Moments moments;  // of observations
 };
 
 // Widths: inputs, those of the hidden layers, outputs.
@@ -55,7 +63,7 @@ struct Network {
   __host__ __device__ static constexpr int bias_at(int i) { return weight_at(i) + padded(i + 1) * weight_stride(i); }
   // Where the rows that go into layer i begin, in a block of `rows` rows; kLayers: the outputs; kLayers + 1: the end of all.
   __host__ __device__ static constexpr int rows_at(int i, int rows) {
-    int at = weight_at(kLayers);
+    int at = weight_at(kLayers) + 2 * padded(0);
     for (int l = 0; l < i; ++l) at += rows * row_stride(l);
     return at;
   }
@@ -155,8 +163,37 @@ __device__ inline void load_parameters(float* shared, const Parameters& from) {
     weight[row * stride + (I == 0 ? column : column ^ swizzle(row))] = N::kPasses == 1 ? rounded(x) : x;
   }
   for (int i = thread; i < N::padded(I + 1); i += threads) shared[N::bias_at(I) + i] = i < out ? from.bias[I][i] : 0.0f;
-  if constexpr (I + 1 < N::kLayers) load_parameters<N, I + 1>(shared, from);
+  if constexpr (I + 1 < N::kLayers) {
+    load_parameters<N, I + 1>(shared, from);
+  } else {
+    const Moments& seen = from.moments;
+    for (int i = thread; i < N::padded(0); i += threads) {
+      const bool known = seen.mean != nullptr && i < N::width(0);
+      shared[N::weight_at(N::kLayers) + i] = known ? static_cast<float>(seen.mean[i]) : 0.0f;
+      shared[N::weight_at(N::kLayers) + N::padded(0) + i] = known ? static_cast<float>(1.0 / sqrt(seen.var[i] + 1e-8)) : 1.0f;
+    }
+  }
 }
+
+// Number `column` of an observation, shifted and scaled.
+template <typename N>
+__device__ inline float normalized(const float* shared, const Parameters& parameters, int column, float x) {
+  const float *shift = shared + N::weight_at(N::kLayers), *scale = shift + N::padded(0), clip = parameters.moments.clip;
+  return clamp((x - shift[column]) * scale[column], -clip, clip);  // NaN stays NaN
+}
+
+// Values between what the network says and what they are (algorithm/scale.py): real = said * deviation + mean.
+struct ValueScale {
+  float mean = 0.0f, deviation = 1.0f;
+
+  __device__ explicit ValueScale(const Moments& seen) {
+    if (seen.mean == nullptr) return;
+    mean = static_cast<float>(*seen.mean);
+    deviation = static_cast<float>(fmax(sqrt(*seen.var), 1e-4));
+  }
+  __device__ float real(float said) const { return said * deviation + mean; }
+  __device__ float said(float real) const { return (real - mean) / deviation; }
+};
 
 // How the warps of a block share its work.
 template <int Strips_, int Split_>
@@ -174,15 +211,15 @@ struct Division {
   }
 };
 
-// Outputs [from, from + 8 G) of a product with the 16 rows at `left` (a row has `stride` words), as the lanes hold them:
-// d[j] = left[g, g + 8][0, 8 Steps) times the weights of 8 outputs, for j < G. `right(step, j, two)` gives the lane's two weights.
-template <int Passes, int Steps, int G, typename Right>
+// d[j] += left[g, g + 8][0, 8 Steps) times the weights of 8 outputs, for j < G, as the lanes of a warp hold them: `left` are 16 rows
+// of `stride` words, `right(step, j)` gives the lane's two weights. Step s is added to the (s % Chains)-th sum: a product waits for
+// the one before in its sum, so where a layer has few outputs there must be several.
+template <int Passes, int Steps, int Chains, int G, typename Right>
 __device__ inline void products(float (&d)[G][4], const float* left, int stride, const Right& right) {
   const int g = lane_of_thread() >> 2, t = lane_of_thread() & 3;
   const float* low = left + g * stride + 2 * t;
   const float* high = low + 8 * stride;
-#pragma unroll 4
-  for (int step = 0; step < Steps; ++step) {
+  const auto add = [&](float (&sums)[G][4], int step) {
     const float2 upper = *reinterpret_cast<const float2*>(low + 8 * step), lower = *reinterpret_cast<const float2*>(high + 8 * step);
     Operand<Passes, 4> a;
     a.set(0, upper.x), a.set(1, lower.x), a.set(2, upper.y), a.set(3, lower.y);
@@ -191,10 +228,27 @@ __device__ inline void products(float (&d)[G][4], const float* left, int stride,
       const float2 two = right(step, j);
       Operand<Passes, 2> b;
       b.set_weight(0, two.x), b.set_weight(1, two.y);
-      multiply<Passes>(d[j], a, b);
+      multiply<Passes>(sums[j], a, b);
     }
+  };
+  if constexpr (Chains == 1) {
+#pragma unroll 4
+    for (int step = 0; step < Steps; ++step) add(d, step);
+  } else {
+    float others[Chains - 1][G][4] = {};
+#pragma unroll
+    for (int step = 0; step < Steps; ++step) add(step % Chains == 0 ? d : others[step % Chains - 1], step);
+#pragma unroll
+    for (int chain = 1; chain < Chains && chain < Steps; ++chain)
+#pragma unroll
+      for (int j = 0; j < G; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) d[j][i] += others[chain - 1][j][i];
   }
 }
+
+// Sums for each output of a layer with this many groups of 8. How a layer is divided among warps must not matter: same bits.
+__host__ __device__ constexpr int chains_of(int tiles) { return tiles <= 2 ? 4 : tiles <= 4 ? 2 : 1; }
 
 // How many groups of 8 outputs one warp computes at once, of the `tiles` it has in all: at most 8, which keeps enough products in
 // flight and takes 32 registers.
@@ -221,7 +275,7 @@ __device__ inline void layer(float* shared) {
       const float2 two = *reinterpret_cast<const float2*>(bias + 8 * (from + j < tiles ? from + j : 0));
       d[j][0] = d[j][2] = two.x, d[j][1] = d[j][3] = two.y;
     }
-    products<N::kPasses, N::padded(I) / 8, group>(d, in, in_stride, [&](int step, int j) {
+    products<N::kPasses, N::padded(I) / 8, chains_of(tiles)>(d, in, in_stride, [&](int step, int j) {
       const int tile = from + j < tiles ? from + j : 0;
       return *reinterpret_cast<const float2*>(weight + 8 * tile * stride + (8 * step ^ turn));
     });
@@ -258,15 +312,18 @@ struct RowOrder {
   }
 };
 
-// The observations of this warp's strip. `from`, in lanes 0..15: the row of that number in `obs`, or negative: zeros.
+// The observations of this warp's strip. `from`, in lanes 0..15: the row of that number in `obs`, or negative: zeros. The
+// parameters must be there.
 template <typename N, typename D>
-__device__ inline void load_observations(float* shared, const float* obs, int64_t from) {
+__device__ inline void load_observations(float* shared, const Parameters& parameters, const float* obs, int64_t from) {
   constexpr int width = N::width(0), padded = N::padded(0);
   float* to = shared + N::rows_at(0, D::kRows) + D::first_row() * N::row_stride(0);
   for (int i = D::part() * 32; i < 16 * padded; i += 32 * D::kSplit) {  // a multiple of 32 in all
     const int at = i + lane_of_thread(), row = at / padded, column = at % padded;
     const int64_t source = __shfl_sync(kAllLanes, from, row);
-    to[row * N::row_stride(0) + column] = source >= 0 && column < width ? obs[source * width + column] : 0.0f;
+    float x = 0.0f;
+    if (source >= 0 && column < width) x = normalized<N>(shared, parameters, column, obs[source * width + column]);
+    to[row * N::row_stride(0) + column] = x;
   }
 }
 

@@ -21,7 +21,7 @@ __device__ inline void forward_kernel(const ForwardArguments& a) {
   for (int tile = static_cast<int>(blockIdx.x); tile * D::kRows < a.rows; tile += static_cast<int>(gridDim.x)) {
     const int row = tile * D::kRows + D::first_row() + lane_of_thread();
     const bool own = lane_of_thread() < 16 && row < a.rows;
-    load_observations<N, D>(shared, a.obs, own ? a.order.at(row) : -1);
+    load_observations<N, D>(shared, a.parameters, a.obs, own ? a.order.at(row) : -1);
     forward<N, D>(shared);
     if (own && D::part() == 0) {
       const float* outputs = own_outputs<N, D>(shared);

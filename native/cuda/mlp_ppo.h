@@ -16,6 +16,7 @@ namespace fugu::mlp {
 constexpr int kStats = 8;  // policy, value, entropy, kl, clip_fraction, ratio, loss, unused; before the gradients of the parameters
 
 struct Settings {
+  Moments values;  // what the network says of values is in these units; old_value and value_target are real
   const float* entropy_coef_at;  // where it is to be read, if it changes while the kernel is replayed; else null
   float clip, value_clip, value_coef, entropy_coef;
   int32_t normalize;  // advantages to mean 0 and deviation 1
@@ -37,6 +38,7 @@ struct PpoArguments {
   int32_t rows, prepare_blocks, ppo_blocks;
 };
 
+using fugu::warp_sum;
 __device__ inline double warp_sum(double x) {
   for (int step = 16; step > 0; step >>= 1) x += __shfl_xor_sync(kAllLanes, x, step);
   return x;
@@ -259,7 +261,7 @@ __device__ inline void backward_rows(float* shared) {
   const int end = (D::part() + 1) * own < tiles ? (D::part() + 1) * own : tiles;
   for (int from = D::part() * own; from < end; from += group) {
     float d[group][4] = {};
-    products<N::kPasses, N::padded(I + 1) / 8, group>(d, error, N::row_stride(I + 1), [&](int step, int j) {
+    products<N::kPasses, N::padded(I + 1) / 8, chains_of(tiles)>(d, error, N::row_stride(I + 1), [&](int step, int j) {
       const int tile = from + j < tiles ? from + j : 0;
       const float* at = weight + 8 * step * stride;
       return make_float2(at[8 * tile ^ even], at[stride + (8 * tile ^ odd)]);
@@ -293,6 +295,7 @@ __device__ inline void ppo_kernel(const PpoArguments& a) {
   FUGU_SHARED(float, shared);
   load_parameters<N>(shared, a.parameters);
   const Scale scale = scale_of(a);
+  const ValueScale values(a.settings.values);
   const float entropy_coef = a.settings.entropy();
   Gradients<N, D> gradients;
   float stats[6] = {};
@@ -307,11 +310,11 @@ __device__ inline void ppo_kernel(const PpoArguments& a) {
       row = {scale.weight,
              a.old_logprob[at],
              (a.advantage[at] - scale.mean) * scale.per_deviation,
-             a.old_value[at],
-             a.value_target[at],
+             values.said(a.old_value[at]),
+             values.said(a.value_target[at]),
              static_cast<int>(a.action[at])};
     }
-    load_observations<N, D>(shared, a.obs, at);
+    load_observations<N, D>(shared, a.parameters, a.obs, at);
     forward<N, D>(shared);
     if (owner) row_loss<N>(own_outputs<N, D>(shared), row, a.settings, entropy_coef, stats);
     backward<N, D, N::kLayers - 1>(shared, gradients);

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 import fugu
-from fugu.cli.doctor import EXTRAS, torch_item
+from fugu.cli.doctor import EXTRAS, Item, _cuda, gpu_item, torch_item
 from fugu.cli.main import COMMANDS, main
 from fugu.cli.options import take_env_kwargs
+from fugu.errors import GpuError
 
 ROOT = Path(__file__).parents[2]
 FUGU = [sys.executable, "-m", "fugu"]
@@ -229,6 +230,31 @@ def test_doctor_finds_this_machine_in_order(capsys: pytest.CaptureFixture[str]) 
     items = {item["name"]: item for item in report["items"]}
     assert report["ok"] and {"Python", "torch", "cores", "shared memory", "process backend"} <= set(items)
     assert items["process backend"]["status"] == "ok" and items["fugu"]["found"].startswith(fugu.__version__)
+
+
+def test_doctor_steps_an_environment_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    item = gpu_item("cpu", "an emulated card")
+    assert item.status == "ok" and "compiled and stepped" in item.found
+    monkeypatch.setattr("fugu.vector.device.DeviceVec.step", lambda *_: None)
+    assert gpu_item("cpu", "a card that does nothing").status == "broken"
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    item = gpu_item("cuda", "a card that is gone")
+    assert item.status == "warning" and "GpuError" in item.found and item.fix
+
+
+def test_doctor_says_what_a_gpu_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise GpuError("not found here")
+
+    monkeypatch.setattr("fugu.cuda.libraries.nvrtc_version", missing)
+    monkeypatch.setattr("fugu.cuda.libraries.driver_version", lambda: "12.8")
+    for gpus, status in (([], "info"), (["a card"], "warning")):
+        monkeypatch.setattr("fugu.cli.doctor._gpus", lambda _, gpus=gpus: gpus)
+        monkeypatch.setattr("fugu.cli.doctor.gpu_item", lambda device, name: Item(device, "ok", name))
+        items = {item.name: item for item in _cuda()}
+        assert items["CUDA driver"].found == "for CUDA 12.8"
+        assert items["NVRTC"].status == status and bool(items["NVRTC"].fix) == bool(gpus)
+        assert ("cuda:0" in items) == bool(gpus)
 
 
 def test_doctor_fails_when_something_needed_is_broken(

@@ -123,6 +123,36 @@ def test_a_restored_snapshot_goes_on_as_the_first_time(env: str, device: str) ->
         fugu.vector.make(env, 4, backend="device", device=device).restore(saved)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("env", ["cartpole", "snake", f"{Path(__file__).parents[2] / 'examples' / 'tensor_env.py'}:CartPole"])
+def test_a_cuda_graph_captures_steps(env: str) -> None:
+    """Two steps captured, replayed 20 times, against 40 steps one by one."""
+    captured, eager = (fugu.vector.make(env, 500, device="cuda", seed=2) for _ in range(2))
+    rows, expected = [captured.rows(), captured.rows()], eager.rows()
+    action = torch.ones(captured.num_agents, dtype=torch.int64, device="cuda")
+    captured.reset(None, rows[0])
+    eager.reset(None, expected)
+    start = captured.snapshot()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        captured.step(action, rows[0])
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for out in rows:
+            captured.step(action, out)
+    captured.restore(start)
+    captured.drain_log()
+    for _ in range(20):
+        graph.replay()
+    for _ in range(40):
+        eager.step(action, expected)
+    assert torch.equal(rows[1].obs, expected.obs) and torch.equal(rows[1].first, expected.first)
+    log = captured.drain_log()
+    assert log == eager.drain_log() and log.episodes > 0
+
+
 def test_without_a_seed_worlds_go_on_with_their_random_numbers() -> None:
     vec, host = fugu.vector.make("cartpole", 4, backend="device", device="cpu", seed=3), fugu.vector.make("cartpole", 4, seed=3)
     rows = vec.rows()

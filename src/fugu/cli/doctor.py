@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
 
 def examine() -> Iterator[Item]:
     """Everything there is to know, one item at a time; a part that raises is broken and the others go on."""
-    parts: tuple[Callable[[], Iterator[Item]], ...] = (_python, _native, _torch, _machine, _sharing, _process, _extras)
+    parts: tuple[Callable[[], Iterator[Item]], ...] = (_python, _native, _torch, _cuda, _machine, _sharing, _process, _extras)
     for part in parts:
         try:
             yield from part()
@@ -139,6 +139,63 @@ def _gpus(torch: Any) -> list[str]:
     if not torch.cuda.is_available():
         return []
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
+def _cuda() -> Iterator[Item]:
+    """What environments and kernels on a GPU stand on: the driver, the run-time compiler, and both tried for real."""
+    if importlib.util.find_spec("torch") is None:
+        return
+    import torch
+
+    from fugu.cuda.libraries import driver_version, nvrtc_path, nvrtc_version
+    from fugu.errors import FuguError
+
+    gpus = _gpus(torch)
+    missing: Status = "warning" if gpus else "info"  # without a GPU nobody misses them
+    try:
+        yield Item("CUDA driver", "ok", f"for CUDA {driver_version()}")
+    except FuguError as error:
+        fix = "install NVIDIA's driver, so that nvidia-smi works" if nvidia_driver() or gpus else ""
+        yield Item("CUDA driver", missing, "none" if not gpus else str(error), fix)
+    try:
+        yield Item("NVRTC", "ok", f"{nvrtc_version()} ({nvrtc_path()})")
+    except FuguError as error:
+        major = (torch.version.cuda or "").split(".")[0]
+        package = "nvidia-cuda-nvrtc" + ("-cu12" if major == "12" else "")
+        yield Item(
+            "NVRTC", missing, "none" if not gpus else str(error), f"pip install {package}, or set CUDA_HOME" if gpus else ""
+        )
+    for i, name in enumerate(gpus):
+        yield gpu_item(f"cuda:{i}", name)
+
+
+def gpu_item(device: str, name: str) -> Item:
+    """Compiles an environment for ``device`` and steps it there."""
+    import torch
+
+    import fugu.vector
+
+    start = time.perf_counter()
+    try:
+        vec = fugu.vector.make("cartpole", 64, backend="device", device=device)
+        rows = vec.rows()
+        vec.reset(0, rows)
+        for _ in range(100):
+            vec.step(torch.ones(64, dtype=torch.int64, device=vec.device), rows)
+        episodes = vec.drain_log().episodes
+        if episodes == 0:
+            return Item(
+                f"kernels on {device}",
+                "broken",
+                f"{name}: ran, but computed nothing",
+                "please report this with nvidia-smi's output",
+            )
+    except Exception as error:
+        fix = "see above for what is missing; without it train with --device cpu"
+        return Item(f"kernels on {device}", "warning", f"{name}: {type(error).__name__}: {error}", fix)
+    return Item(
+        f"kernels on {device}", "ok", f"{name}: an environment compiled and stepped in {time.perf_counter() - start:.1f} s"
+    )
 
 
 def _machine() -> Iterator[Item]:

@@ -37,6 +37,17 @@ def nvrtc_version() -> str:
     return f"{major.value}.{minor.value}"
 
 
+def nvrtc_path() -> str:
+    return str(nvrtc()._name)
+
+
+def driver_version() -> str:
+    """The newest CUDA version the driver can run."""
+    version = ctypes.c_int()
+    check(driver().cuDriverGetVersion(ctypes.byref(version)), "asking the driver for its version")
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+
 @functools.cache
 def driver() -> Any:
     for name in ("libcuda.so.1", "libcuda.so", "nvcuda.dll"):

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from fugu.cuda.half import rounded
 from fugu.cuda.mingru import boxed
 from fugu.cuda.sample import blocks
 from fugu.cuda.use import kernel
@@ -34,14 +35,15 @@ def lstm_step(
     """One step without gradients: ``x [B, I]``, ``first [B]`` -> ``out [B, H]`` and the new state. Two products, two launches."""
     dtype = dtype_of_products(x)
     state = state.contiguous()
-    gates = F.linear(x.to(dtype), weight_in.to(dtype), bias.to(dtype))
+    weight_in, weight_state, bias = (rounded(weight, dtype) for weight in (weight_in, weight_state, bias))
+    gates = F.linear(x.to(dtype), weight_in, bias)
     size = weight_state.shape[1]
     if dtype == torch.bfloat16 and can_scan(size):
-        out, after, _ = _scan_forward(gates.unsqueeze(0), state, first.unsqueeze(0), weight_state.to(dtype), keeps=False)
+        out, after, _ = _scan_forward(gates.unsqueeze(0), state, first.unsqueeze(0), weight_state, keeps=False)
         return out[0], after
     h, out, after = gates.new_empty(len(x), size), gates.new_empty(len(x), size), torch.empty_like(state)
     _launch("lstm_enter", "pqpqpii", h, state, 2 * size, first, first.stride(0), h, *h.shape)
-    gates.addmm_(h, weight_state.to(dtype).t())
+    gates.addmm_(h, weight_state.t())
     cell = (gates, state[:, size:], 2 * size, first, None, first.stride(0), out, None, None, after)
     _launch("lstm_forward", "ppqppqppppii", h, *cell, *h.shape)
     return out, after

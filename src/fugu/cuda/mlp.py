@@ -3,8 +3,8 @@
 ``shape`` (``mlp_plan.py``) says what the network is; ``weights`` and ``biases`` are those of its layers, from the first to the head, as
 ``nn.Linear`` has them: float32, contiguous. Observations are ``[*rows, inputs]``, other columns ``[*rows]`` (or ``[*rows, 1]``), where
 ``*rows`` is ``[rows]`` or ``[segments, horizon]`` in either memory order: blocks of segments of a time-major slab are read where they
-are. What they compute is ``policy/kernels.py``'s ``mlp_reference`` and ``ppo_loss_categorical_reference``; the source is in
-``native/cuda/mlp*.h``.
+are. ``moments`` normalise observations, as in ``ActorCritic``. What they compute is ``policy/kernels.py``'s ``mlp_reference`` and
+``ppo_loss_categorical_reference``; the source is in ``native/cuda/mlp*.h``.
 
 Nothing here waits for the device or depends on what is in it, so that all of it can be captured in a CUDA graph.
 """
@@ -12,6 +12,7 @@ Nothing here waits for the device or depends on what is in it, so that all of it
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -32,25 +33,28 @@ from fugu.cuda.mlp_plan import (
     plan_reduce,
     plan_update,
 )
-from fugu.cuda.module import EXACT, Module, compile_module
+from fugu.cuda.module import EXACT, Kernel, compile_module
+from fugu.policy.normalize import RunningMoments
 
 MAX_ROWS = 2**30
 LOSS = 6
 """where the loss is among the sums"""
 
 
-def mlp_forward(shape: MlpShape, obs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def mlp_forward(
+    shape: MlpShape, obs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, moments: RunningMoments | None = None
+) -> tuple[Tensor, Tensor]:
     """``logits [*rows, choices]`` and ``value [*rows]``. Not differentiable."""
-    (obs,), order, lead = _rows([obs], shape.inputs)
+    (obs,), order, lead, by_time = _rows([obs], shape.inputs)
     rows = math.prod(lead)
-    # Written in the order in which rows are read, which is by time where memory is.
-    by_time = len(lead) == 2 and order.inner_stride == 1 and order.inner == lead[0]
-    first = lead[::-1] if by_time else lead
+    first = lead[::-1] if by_time else lead  # written in the order in which rows are read
     logits, value = obs.new_empty(*first, shape.choices), obs.new_empty(first)
     if rows:
         plan = plan_update(shape, rows, card_of(obs.device))
-        arguments = _Forward(_parameters(weights, biases), obs.data_ptr(), logits.data_ptr(), value.data_ptr(), order, rows)
-        kernel = _module(shape, plan, obs.device).kernel("mlp_forward", "s")
+        arguments = _Forward(
+            parameter_pointers(weights, biases, moments), obs.data_ptr(), logits.data_ptr(), value.data_ptr(), order, rows
+        )
+        kernel = _kernels(shape, plan, obs.device)["mlp_forward"]
         kernel(plan.grid, plan.threads, bytes(arguments), shared=plan.shared)
     return (logits.transpose(0, 1), value.t()) if by_time else (logits, value)
 
@@ -58,7 +62,7 @@ def mlp_forward(shape: MlpShape, obs: Tensor, weights: Sequence[Tensor], biases:
 def mlp_ppo(
     shape: MlpShape, obs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], **columns: Any
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """PPO's loss, with gradients for ``weights`` and ``biases``, and the sums it is made of, by name. Takes what ``mlp_ppo_sums`` does."""
+    """PPO's loss, with gradients for ``weights`` and ``biases``, and its parts by name. ``columns``: what ``mlp_ppo_sums`` takes."""
     loss, stats = _MlpPpo.apply(shape, obs, columns, *weights, *biases)
     return loss, dict(zip(STAT_NAMES, stats.unbind(), strict=True))
 
@@ -95,35 +99,40 @@ def mlp_ppo_sums(
     old_value: Tensor,
     value_target: Tensor,
     mask: Tensor,
+    moments: RunningMoments | None = None,
+    value_moments: RunningMoments | None = None,
     clip: float,
     value_clip: float = math.inf,
     value_coef: float,
     entropy_coef: float | Tensor,
     normalize_advantage: bool = False,
 ) -> Tensor:
-    """One flat tensor: the sums of ``STATS``, the loss, a zero, then the gradients of all parameters, layer by layer, weight before bias.
+    """One flat tensor: the sums of ``STATS``, the loss, a zero, then the gradients, layer by layer, weight before bias.
 
     Rows count where ``mask`` is True, all alike; nothing else of the others is read. With ``normalize_advantage`` the advantages of
-    those that count are shifted and scaled to mean 0 and deviation 1. ``entropy_coef`` may be a scalar tensor on the device, which is
-    read when the kernel runs.
+    those that count are shifted and scaled to mean 0 and deviation 1. With ``value_moments`` the network's values are in units of
+    those, ``old_value`` and ``value_target`` are real (``algorithm/scale.py``). ``entropy_coef`` may be a scalar tensor on the device,
+    which is read when the kernel runs.
     """
     columns = [old_logprob, advantage, old_value, value_target]
-    taken, order, lead = _rows([obs, action, *columns, mask], shape.inputs)
+    taken, order, lead, _ = _rows([obs, action, *columns, mask], shape.inputs)
     rows, device = math.prod(lead), obs.device
     card = card_of(device)
     plan, prepare, reduce = plan_update(shape, rows, card), plan_prepare(rows, card), plan_reduce(shape)
     total = STATS + shape.parameters
-    moments = torch.empty(prepare, 3, dtype=torch.float64, device=device)
+    sums = torch.empty(prepare, 3, dtype=torch.float64, device=device)
     partial, out = torch.empty(plan.grid, total, device=device), torch.empty(total, device=device)
+    if isinstance(entropy_coef, Tensor) and (entropy_coef.dtype != torch.float32 or entropy_coef.device != device):
+        raise TypeError(f"entropy_coef: expected float32 on {device}, got {entropy_coef.dtype} on {entropy_coef.device}")
     at = entropy_coef.data_ptr() if isinstance(entropy_coef, Tensor) else None
     coef = 0.0 if isinstance(entropy_coef, Tensor) else entropy_coef
-    settings = _Settings(at, clip, value_clip, value_coef, coef, normalize_advantage)
-    pointers = [tensor.data_ptr() for tensor in (*taken, moments, partial, out)]
-    arguments = bytes(_Ppo(_parameters(weights, biases), *pointers, order, settings, rows, prepare, plan.grid))
-    module = _module(shape, plan, device)
-    module.kernel("mlp_ppo_prepare", "s")(prepare, PREPARE_THREADS, arguments, shared=3 * 8 * PREPARE_THREADS // 32)
-    module.kernel("mlp_ppo", "s")(plan.grid, plan.threads, arguments, shared=plan.shared)
-    module.kernel("mlp_ppo_reduce", "s")(reduce, REDUCE_THREADS, arguments, shared=4 * REDUCE_THREADS)
+    settings = _Settings(moment_pointers(value_moments), at, clip, value_clip, value_coef, coef, normalize_advantage)
+    pointers = [tensor.data_ptr() for tensor in (*taken, sums, partial, out)]
+    arguments = bytes(_Ppo(parameter_pointers(weights, biases, moments), *pointers, order, settings, rows, prepare, plan.grid))
+    kernels = _kernels(shape, plan, device)
+    kernels["mlp_ppo_prepare"](prepare, PREPARE_THREADS, arguments, shared=3 * 8 * PREPARE_THREADS // 32)
+    kernels["mlp_ppo"](plan.grid, plan.threads, arguments, shared=plan.shared)
+    kernels["mlp_ppo_reduce"](reduce, REDUCE_THREADS, arguments, shared=4 * REDUCE_THREADS)
     return out
 
 
@@ -171,13 +180,19 @@ def mlp_source(shape: MlpShape, plan: Plan) -> str:
     )
 
 
-def _module(shape: MlpShape, plan: Plan, device: torch.device) -> Module:
+@functools.cache
+def _kernels(shape: MlpShape, plan: Plan, device: torch.device) -> dict[str, Kernel]:
     # EXACT like a rollout, in which an environment is compiled along: the same bits in both.
-    return compile_module(mlp_source(shape, plan), device, options=EXACT, what="the fused network")
+    module = compile_module(mlp_source(shape, plan), device, options=EXACT, what="the fused network")
+    return {name: module.kernel(name, "s") for name in ("mlp_forward", "mlp_ppo_prepare", "mlp_ppo", "mlp_ppo_reduce")}
 
 
-class _Parameters(ctypes.Structure):
-    _fields_ = (("weight", ctypes.c_void_p * 4), ("bias", ctypes.c_void_p * 4))
+class MomentPointers(ctypes.Structure):
+    _fields_ = (("mean", ctypes.c_void_p), ("var", ctypes.c_void_p), ("clip", ctypes.c_float))
+
+
+class ParameterPointers(ctypes.Structure):
+    _fields_ = (("weight", ctypes.c_void_p * 4), ("bias", ctypes.c_void_p * 4), ("moments", MomentPointers))
 
 
 class _RowOrder(ctypes.Structure):
@@ -186,6 +201,7 @@ class _RowOrder(ctypes.Structure):
 
 class _Settings(ctypes.Structure):
     _fields_ = (
+        ("values", MomentPointers),
         ("entropy_coef_at", ctypes.c_void_p),
         *((name, ctypes.c_float) for name in ("clip", "value_clip", "value_coef", "entropy_coef")),
         ("normalize", ctypes.c_int32),
@@ -194,7 +210,7 @@ class _Settings(ctypes.Structure):
 
 class _Forward(ctypes.Structure):
     _fields_ = (
-        ("parameters", _Parameters),
+        ("parameters", ParameterPointers),
         *((name, ctypes.c_void_p) for name in ("obs", "logits", "value")),
         ("order", _RowOrder),
         ("rows", ctypes.c_int32),
@@ -206,7 +222,7 @@ _PPO_POINTERS = ("obs", "action", "old_logprob", "advantage", "old_value", "valu
 
 class _Ppo(ctypes.Structure):
     _fields_ = (
-        ("parameters", _Parameters),
+        ("parameters", ParameterPointers),
         *((name, ctypes.c_void_p) for name in _PPO_POINTERS),
         ("order", _RowOrder),
         ("settings", _Settings),
@@ -214,8 +230,16 @@ class _Ppo(ctypes.Structure):
     )
 
 
-def _parameters(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> _Parameters:
-    out = _Parameters()
+def moment_pointers(moments: RunningMoments | None) -> MomentPointers:
+    if moments is None:
+        return MomentPointers(None, None, math.inf)
+    return MomentPointers(moments.mean.data_ptr(), moments.var.data_ptr(), moments.clip)
+
+
+def parameter_pointers(
+    weights: Sequence[Tensor], biases: Sequence[Tensor], moments: RunningMoments | None
+) -> ParameterPointers:
+    out = ParameterPointers(moments=moment_pointers(moments))
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         for tensor in (weight, bias):
             if tensor.dtype != torch.float32 or not tensor.is_contiguous():
@@ -230,8 +254,10 @@ _DTYPES = (torch.float32, torch.int64, *(torch.float32,) * 4, torch.bool)
 """of observations, actions, the four columns of reals, and the mask"""
 
 
-def _rows(columns: Sequence[Tensor], inputs: int) -> tuple[list[Tensor], _RowOrder, torch.Size]:
-    """The columns as they are if all have the same strides, which the kernel is told, else copies one row after the other."""
+def _rows(columns: Sequence[Tensor], inputs: int) -> tuple[list[Tensor], _RowOrder, torch.Size, bool]:
+    """The columns as they are if all have the same strides, which the kernel is told, else copies one row after the other.
+
+    With them come ``*rows`` and whether they are taken by time, all segments of one after those of the one before."""
     lead = columns[0].shape[:-1]
     for i, (column, dtype) in enumerate(zip(columns, _DTYPES, strict=False)):
         shapes = [(*lead, inputs)] if i == 0 else [tuple(lead), (*lead, 1)]
@@ -245,10 +271,10 @@ def _rows(columns: Sequence[Tensor], inputs: int) -> tuple[list[Tensor], _RowOrd
         strides = {_row_strides(columns[0], len(lead), inputs)}
     stride: Any = strides.pop()
     if len(lead) == 1:
-        return list(columns), _RowOrder(0, stride[0], max(1, lead[0])), lead
+        return list(columns), _RowOrder(0, stride[0], max(1, lead[0])), lead, False
     if stride[0] <= stride[1]:  # neighbours in memory are rows of one time
-        return list(columns), _RowOrder(stride[1], stride[0], max(1, lead[0])), lead
-    return list(columns), _RowOrder(stride[0], stride[1], max(1, lead[1])), lead
+        return list(columns), _RowOrder(stride[1], stride[0], max(1, lead[0])), lead, True
+    return list(columns), _RowOrder(stride[0], stride[1], max(1, lead[1])), lead, False
 
 
 def _row_strides(column: Tensor, axes: int, numbers: int) -> tuple[int, ...] | None:

@@ -1,4 +1,4 @@
-"""Which policies the fused network of ``native/cuda/mlp.h`` can compute, and how its kernels are launched. Plain arithmetic.
+"""Which policies the fused network of ``native/cuda/mlp.h`` can compute, and how its kernels are launched.
 
 A block of ``strips * split`` warps computes tiles of ``16 * strips`` rows; ``split`` warps divide the outputs of each layer of a strip
 among them. Parameters and activations of a tile lie in shared memory, so what fits there decides how many strips a block has.
@@ -6,24 +6,33 @@ among them. Parameters and activations of a tile lie in shared memory, so what f
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 
+from fugu.cuda.libraries import check, driver
 from fugu.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fugu.policy.actor_critic import ActorCritic
+    from fugu.policy.normalize import RunningMoments
 
 MAX_INPUTS, MAX_WIDTH, MAX_CHOICES, MAX_HIDDEN = 128, 128, 31, 3
 ACTIVATIONS = {"tanh": "kTanh", "relu": "kRelu"}
 STATS = 8
 """numbers before the gradients: the sums of the loss (``kStats`` of mlp_ppo.h)"""
 PREPARE_THREADS, REDUCE_THREADS, REDUCE_COLUMNS = 256, 256, 32
+
+ROLLOUT_THREADS = 512
+"""of a multiprocessor: 128 registers each"""
+STRIP_CYCLES, STEP_CYCLES = 400, {1: 2600, 2: 1700, 4: 1200}
+"""of one step of a strip: the work it is, and the waiting in it when ``split`` warps share it; estimates for widths of 64"""
 
 
 @dataclass(frozen=True)
@@ -35,15 +44,19 @@ class Card:
     """bytes of shared memory one block may have"""
     processor_shared: int = 228 * 1024
     """bytes of shared memory of a multiprocessor; each block costs 1 KiB more than it asks for"""
-    emulated: bool = False
 
 
+@functools.cache
 def card_of(device: torch.device) -> Card:
     if device.type == "cpu":
-        return Card(processors=2, emulated=True)  # few, so that a test's blocks have more than one tile
-    properties: Any = torch.cuda.get_device_properties(device)
-    block = properties.shared_memory_per_block_optin
-    return Card(properties.multi_processor_count, block, getattr(properties, "shared_memory_per_multiprocessor", block + 1024))
+        return Card(processors=2)  # few, so that a test's blocks have more than one tile
+    index = torch.cuda.current_device() if device.index is None else device.index
+    values = []
+    for attribute in (16, 97, 81):  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, and of shared memory BLOCK_OPTIN, MULTIPROCESSOR
+        value = ctypes.c_int()
+        check(driver().cuDeviceGetAttribute(ctypes.byref(value), attribute, index), "asking a GPU what it offers")
+        values.append(value.value)
+    return Card(*values)
 
 
 @dataclass(frozen=True)
@@ -93,7 +106,8 @@ class MlpShape:
         padded = [_up(width, 8) for width in self.widths]
         rows_of = [width if width % 16 == 8 else width + 8 for width in padded]
         weights = [rows_of[0], *(_up(width, 32) for width in padded[1:])]  # words of a row of weights
-        return sum(out * (into + 1) for out, into in zip(padded[1:], weights, strict=False)) + rows * sum(rows_of)
+        parameters = sum(out * (into + 1) for out, into in zip(padded[1:], weights, strict=False)) + 2 * padded[0]
+        return parameters + rows * sum(rows_of)
 
 
 @dataclass(frozen=True)
@@ -143,24 +157,39 @@ def plan_reduce(shape: MlpShape) -> int:
     return -(-(STATS + shape.parameters) // REDUCE_COLUMNS)
 
 
-def plan_rollout(shape: MlpShape, agents: int, card: Card) -> Plan:
-    """For a rollout, in which time goes step by step: as many blocks as are needed to give every multiprocessor worlds, and, while
-    there are multiprocessors to fill, more warps to a strip, since then a step takes less time."""
-    strips_in_all = -(-agents // 16)
-    strips = max(1, min(4, strips_in_all // card.processors))
-    while strips > 1 and 4 * shape.shared_words(16 * strips) > card.block_shared:
-        strips //= 2
-    shared = 4 * shape.shared_words(16 * strips)
-    if shared > card.block_shared:
+def plan_rollout(shape: MlpShape, worlds: int, card: Card) -> Plan:
+    """For a rollout, in which one step waits for the last: the division that is done first, by a rough model.
+
+    A step takes STEP_CYCLES, which are fewer if several warps share a strip, and STRIP_CYCLES for each strip of a multiprocessor
+    (mostly tanh). Strips that do not fit on the card at once come after one another, so large blocks, which share one copy
+    of the parameters, are good for many worlds, and small ones, which spread evenly, for few.
+    """
+    in_all = -(-worlds // 16)
+    plans: list[tuple[float, int, Plan]] = []
+    for strips in (1, 2, 4, 8):
+        shared = 4 * shape.shared_words(16 * strips)
+        if shared > card.block_shared:
+            continue
+        for split, cycles in STEP_CYCLES.items():
+            threads = 32 * strips * split
+            if threads > ROLLOUT_THREADS or (split > 1 and split > min(shape.hidden) // 8):
+                continue
+            each = max(1, min(card.processor_shared // (shared + 1024), ROLLOUT_THREADS // threads))
+            grid = -(-in_all // strips)
+            at_once = min(each, -(-grid // card.processors))  # blocks of one multiprocessor
+            rounds = -(-grid // (at_once * card.processors))
+            cost = rounds * (cycles + STRIP_CYCLES * strips * at_once)
+            plans.append((cost, threads, Plan(strips, split, ROLLOUT_THREADS // threads, grid, shared)))
+    if not plans:
         raise _too_large(shape, card)
-    grid = -(-strips_in_all // strips)
-    warps_each = strips_in_all / card.processors  # of a multiprocessor, if a strip had one warp
-    split = 1 if warps_each > 8 else 2 if warps_each > 4 else 4
-    return Plan(strips, min(split, 16 // strips, max(1, min(shape.hidden) // 8)), 1, grid, shared)
+    return min(plans, key=lambda plan: plan[:2])[2]
 
 
-def shape_of(policy: ActorCritic, passes: int = 1) -> MlpShape:
-    """The shape of ``policy``; a ConfigError says why the fused network cannot compute it."""
+def shape_of(policy: ActorCritic, passes: int = 1, *, normalized: bool = False) -> MlpShape:
+    """The shape of ``policy``; a ConfigError says why the fused network cannot compute it.
+
+    ``normalized``: the caller gives ``moments_of(policy)`` to the kernels, so observations may be normalised.
+    """
     from fugu.policy.encoder import Reals
     from fugu.policy.net import DefaultNet
 
@@ -168,7 +197,7 @@ def shape_of(policy: ActorCritic, passes: int = 1) -> MlpShape:
     faults = {
         "the policy has a network of its own": not isinstance(net, DefaultNet),
         f"the policy has a memory ({policy.config.core})": policy.core is not None,
-        "observations are normalised": len(policy.moments) > 0,
+        "observations are normalised": len(policy.moments) > 0 and not normalized,
         "actions are not one choice": not (distribution.heads == distribution.dims == 1),
     }
     for reason, applies in faults.items():
@@ -187,6 +216,11 @@ def parameters_of(policy: ActorCritic) -> tuple[Sequence[Tensor], Sequence[Tenso
     """Weights and biases, from the first layer to the head; the order of ``policy.parameters()``, a layer's weight before its bias."""
     layers = [*policy.net.trunk.layers, policy.net.heads[0]]
     return [layer.weight for layer in layers], [layer.bias for layer in layers]
+
+
+def moments_of(policy: ActorCritic) -> RunningMoments | None:
+    """What observations are normalised by."""
+    return cast("RunningMoments", policy.moments["0"]) if len(policy.moments) else None
 
 
 def _too_large(shape: MlpShape, card: Card) -> ConfigError:

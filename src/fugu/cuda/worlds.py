@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fugu.cuda.module import EXACT, Module, compile_module
 from fugu.emulation.build import build, load, shipped_headers, source_files
@@ -29,6 +30,20 @@ class KernelSource:
     """declares ``FuguEnvironment``; comes first in a kernel's source"""
     files: tuple[Path, ...] = ()
     """outside the package, which the text includes"""
+
+
+@dataclass(frozen=True)
+class WorldParts:
+    """What a kernel that steps the worlds of a ``NativeDevice`` along with other work is given."""
+
+    source: KernelSource
+    words: Tensor
+    """the worlds themselves"""
+    params: bytes
+    """the environment's ``Params``"""
+    time_limit: int
+    logs: Tensor
+    """[slots, LogSum] that may be added to; there are slots for every 16 worlds"""
 
 
 def kernel_source(env: str) -> KernelSource:

@@ -34,7 +34,7 @@ from fugu.emulation.env import EnvSpec, Infos, Rows, discrete_choices
 from fugu.errors import ConfigError, SpaceError
 from fugu.spaces import Layout
 from fugu.spaces.layout import Node
-from fugu.spaces.views import TORCH_DTYPES, tensors, write_leaves
+from fugu.spaces.views import tensors, write_leaves
 
 GOLDEN, MIX_1, MIX_2 = (x - 2**64 for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 """as signed numbers of 64 bits, whose products wrap as unsigned ones do"""
@@ -183,24 +183,23 @@ class TensorWorld:
         self._worlds = TensorWorlds(env, 1, torch.device("cpu"))
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.num_agents, self.name = self._worlds.spec.num_agents, self._worlds.spec.name
-        self._action_dtype = TORCH_DTYPES[Layout(env.action_space).dtype_name]
         self._seeded = False
 
     def reset(self, seed: int | None, out: Rows) -> Infos | None:
         if seed is None:
             seed = -1 if self._seeded else int(np.random.default_rng().integers(2**63 - 1))
         self._seeded = True
-        self._worlds.reset(torch.tensor([seed]), _Columns(out))
+        self._worlds.reset(torch.tensor([seed]), RowTensors(out))
         return None
 
     def step(self, action: np.ndarray, out: Rows) -> Infos | None:
-        self._worlds.step(torch.as_tensor(action, dtype=self._action_dtype), _Columns(out))
+        self._worlds.step(torch.from_numpy(np.ascontiguousarray(action)), RowTensors(out))
         return None
 
     def close(self) -> None: ...
 
 
-class _Columns:
+class RowTensors:
     """The arrays of ``Rows`` as tensors over the same memory."""
 
     def __init__(self, rows: Rows) -> None:

@@ -50,6 +50,17 @@ class Batch:
     def horizon(self) -> int:
         return self.columns["reward"].shape[1]
 
+    def compact(self) -> Batch:
+        """The same without gaps in memory: a part of a batch on a GPU is copied, so that its rows can be flattened."""
+        whole = self.columns["reward"]
+        if not self._by_time or whole.t().is_contiguous() or not ready(whole):
+            return self
+        return Batch(gather(self.columns, torch.arange(len(whole), device=whole.device), once=PER_SEGMENT))
+
+    @property
+    def _by_time(self) -> bool:
+        return time_major(self.columns["reward"])
+
     def also(self, **columns: Tensor) -> Batch:
         """The same batch with more columns, or other ones."""
         return Batch({**self.columns, **columns})

@@ -89,7 +89,8 @@ class DeviceVec:
         self.action_layout = Layout(self.action_space)
         self.num_choices = worlds.num_choices
         """columns of the action mask; 0 where the environment offers none"""
-        self._worlds = worlds
+        self.worlds = worlds
+        """who steps them"""
         self._fresh = True
         """never reset"""
         self._closed = False
@@ -122,7 +123,7 @@ class DeviceVec:
         if self._fresh:
             draw_seeds(seeds)
         self._fresh = False
-        self._worlds.reset(torch.from_numpy(seeds).to(self.device), rows)
+        self.worlds.reset(torch.from_numpy(seeds).to(self.device), rows)
 
     def step(self, action: Tensor, rows: DeviceRows) -> None:
         """``action`` is ``[agents, *row_shape]`` of the action layout's dtype, on the device."""
@@ -131,22 +132,22 @@ class DeviceVec:
             raise CallOrderError("step() before reset(): call reset() first")
         self._check_rows(rows)
         self._check("action", action, self._action_form)
-        self._worlds.step(action, rows)
+        self.worlds.step(action, rows)
 
     def drain_log(self) -> EpisodeLog:
         """What the episodes that ended since the last call (of any agent) came to. Waits for the device: call it rarely."""
-        return EpisodeLog.of(self._worlds.drain())
+        return EpisodeLog.of(self.worlds.drain())
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copies of the worlds' states on the CPU. The rows that wait for actions are the caller's."""
         if self._fresh:
             raise CallOrderError("snapshot() before reset(): there is nothing to save")
-        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._worlds.state().items()}
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.worlds.state().items()}
 
     def restore(self, saved: dict[str, Tensor]) -> None:
         """Go on where ``snapshot`` was taken. The number of environments must be the same."""
         self._check_open()
-        own = self._worlds.state()
+        own = self.worlds.state()
         for name in {**own, **saved}:
             if name not in own or name not in saved or own[name].shape != saved[name].shape:
                 raise ConfigError(
@@ -168,7 +169,7 @@ class DeviceVec:
         self.close()
 
     def __repr__(self) -> str:
-        worlds = type(self._worlds).__name__
+        worlds = type(self.worlds).__name__
         return f"DeviceVec({self.spec.name}, {self.num_envs} envs, {self.num_agents} agents, {worlds} on {self.device})"
 
     def _check_rows(self, rows: DeviceRows) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fugu.cuda.worlds import block_size, kernel_source, worlds_module
+from fugu.cuda.worlds import WorldParts, block_size, kernel_source, worlds_module
 from fugu.emulation.env import discrete_choices
 from fugu.emulation.native import descriptions, native_spec
 from fugu.errors import ConfigError
@@ -26,6 +26,8 @@ LOG_COLUMNS = 11
 """LogSum of native/world.h: episodes (int64), summed returns, lengths and 8 values of the environment's own (float64)"""
 ONE_STORE = (4, 8, 16)
 """bytes of a world's observations that a thread writes with one instruction, which needs them aligned to their size"""
+WORLDS_OF_SLOT = 16
+"""a kernel may sum up the episodes of as few worlds as these"""
 MAX_WORLDS = 2**31 - 1024
 
 
@@ -35,7 +37,7 @@ class NativeDevice:
     def __init__(self, env: str, num_envs: int, settings: Mapping[str, Any], device: torch.device) -> None:
         if num_envs > MAX_WORLDS:
             raise ConfigError(f"num_envs={num_envs} is more than a device counts; at most {MAX_WORLDS}")
-        source = kernel_source(env)
+        self._source = source = kernel_source(env)
         self.spec = native_spec(source.name, settings)
         described = descriptions()[source.name]
         self.num_choices = discrete_choices(self.spec.action_space) if described["masks_actions"] else 0
@@ -52,8 +54,8 @@ class NativeDevice:
         self._shared = self._block * staged
         self._grid = -(-num_envs // self._block)
         self._words = torch.zeros((described["world_bytes"] // 4, num_envs), dtype=torch.int32, device=device)
-        warps = self._grid * self._block // WARP
-        self._logs = torch.zeros((warps, LOG_COLUMNS), dtype=torch.int64, device=device)
+        slots = max(self._grid * self._block // WARP, -(-num_envs // WORLDS_OF_SLOT))
+        self._logs = torch.zeros((slots, LOG_COLUMNS), dtype=torch.int64, device=device)
 
     def reset(self, seeds: Tensor, rows: DeviceRows) -> None:
         arguments = (self._words, self._num_envs, self._params, seeds, *self._columns(rows))
@@ -68,6 +70,10 @@ class NativeDevice:
         self._logs.zero_()
         values = dict(zip(self._log_names, sums[3:], strict=False))
         return int(sums[0]), sums[1], sums[2], values
+
+    @property
+    def parts(self) -> WorldParts:
+        return WorldParts(self._source, self._words, self._params, self._time_limit, self._logs)
 
     def state(self) -> dict[str, Tensor]:
         return {"state": self._words}

@@ -86,6 +86,11 @@ def make(
         return VecEnv(Native(env, config, env_kwargs or {}), config)
     if config.backend == "native":
         raise ConfigError(f"backend='native' steps native environments only: {', '.join(names())}; got {env!r:.60}")
+    if _steps_here(config) and (tensor_env := tensor_env_class(env)) is not None:
+        from fugu.vector.tensor import Tensors
+
+        config = dataclasses.replace(config, backend="serial")
+        return VecEnv(Tensors(lambda: tensor_env(**env_kwargs or {}), config), config)
     emulation = Emulation(autoreset=autoreset, check_finite=check_finite, cast=cast)
     made = factories(env, config.num_envs, env_kwargs, emulation)
     if config.resolved_backend == "serial":
@@ -93,6 +98,12 @@ def make(
     from fugu.vector.process import Process
 
     return VecEnv(Process(made, config), config)
+
+
+def _steps_here(config: VectorConfig) -> bool:
+    """Whether nothing asks for other processes, or for environments that are restarted one by one."""
+    alone = config.num_workers in (None, 1) and not config.isolate and config.on_error == "raise"
+    return alone and config.backend in ("auto", "serial")
 
 
 def make_device(env: Any, config: VectorConfig, env_kwargs: Mapping[str, Any]) -> DeviceVec:

@@ -1,0 +1,95 @@
+"""A ``TensorEnv`` (emulation/tensor.py) on the CPU behind ``VecEnv``: torch steps all worlds of a group at once, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fugu.emulation.env import Infos
+from fugu.emulation.native import draw_seeds
+from fugu.emulation.tensor import RowTensors, TensorWorlds
+from fugu.errors import ConfigError
+from fugu.vector.buffers import Buffers
+from fugu.vector.config import VectorConfig
+from fugu.vector.runner import RESET, Drained, Options, agent_slices, split
+
+
+class Tensors:
+    """One array of worlds per group; a group runs when ``finish`` is asked for it."""
+
+    restarts = 0
+
+    def __init__(self, make: Callable[[], Any], config: VectorConfig) -> None:
+        self._envs = split(config.num_envs, config.num_batches, config.num_batches).envs
+        self._worlds = [TensorWorlds(make(), len(envs), torch.device("cpu")) for envs in self._envs]
+        self.spec = self._worlds[0].spec
+        agents = self.spec.num_agents
+        self.env_agents = agent_slices([agents] * config.num_envs)
+        self.group_agents = [slice(envs.start * agents, envs.stop * agents) for envs in self._envs]
+        self.buffers = Buffers(self.spec, config.num_envs, config.num_envs * agents)
+        self._rows = [[RowTensors(rows[part]) for rows in self.buffers.rows] for part in self.group_agents]
+        self._actions = [torch.from_numpy(self.buffers.action[part]) for part in self.group_agents]
+        self._fresh = set(range(len(self._envs)))
+        """groups that were never reset"""
+        self._orders: dict[int, tuple[int, int]] = {}
+
+    @property
+    def state(self) -> bytes:
+        """Of all worlds: what they simulate, their random numbers, and their running episodes."""
+        return b"".join(tensor.numpy().tobytes() for worlds in self._worlds for tensor in worlds.state().values())
+
+    @state.setter
+    def state(self, state: bytes) -> None:
+        own = [tensor for worlds in self._worlds for tensor in worlds.state().values()]
+        needed = sum(tensor.nbytes for tensor in own)
+        if len(state) != needed:
+            raise ConfigError(
+                f"the saved state has {len(state)} bytes, but {len(self.env_agents)} worlds of {self.spec.name} have {needed}: "
+                "it is of another environment, number of environments or version"
+            )
+        at = 0
+        for tensor in own:
+            part = bytearray(state[at : at + tensor.nbytes])
+            tensor.copy_(torch.frombuffer(part, dtype=tensor.dtype).view(tensor.shape))
+            at += tensor.nbytes
+        self._fresh.clear()
+
+    def take_actions(self, group: int, action: Any) -> None:
+        self.buffers.write_action(self.group_agents[group], action)
+        self.buffers.check_actions(self.group_agents[group])
+
+    def drain(self) -> Drained:
+        parts = [worlds.drain() for worlds in self._worlds]
+        values = {name: sum(part[3][name] for part in parts) for name in parts[0][3]}
+        return sum(part[0] for part in parts), sum(part[1] for part in parts), sum(part[2] for part in parts), values
+
+    def start(self, group: int, command: int, slot: int, options: Options = None) -> None:
+        if options is not None:
+            raise ConfigError(f"{self.spec.name} takes no reset options; its settings are given to make(env_kwargs=...)")
+        self._orders[group] = (command, slot)
+
+    def finish(self, groups: Sequence[int]) -> tuple[int, Infos]:
+        group = groups[0]
+        command, slot = self._orders.pop(group)
+        if command == RESET:
+            seeds = self.buffers.seeds[self._envs[group].start : self._envs[group].stop]
+            if group in self._fresh:
+                self._fresh.remove(group)
+                draw_seeds(seeds)
+            self._worlds[group].reset(torch.from_numpy(seeds), self._rows[group][slot])
+        else:
+            self._worlds[group].step(self._actions[group], self._rows[group][slot])
+        return group, {}
+
+    def abandon(self, group: int) -> None:
+        self._orders.pop(group, None)
+
+    def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]:
+        raise ConfigError(
+            f"{self.spec.name} computes all worlds at once: no single one has an attribute {name!r}; backend='process' has one each"
+        )
+
+    def close(self) -> None:
+        """Nothing to do: the worlds go with the object."""
