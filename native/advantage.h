@@ -4,16 +4,10 @@
 // chooses the instruction set at run time, so that one wheel runs everywhere, and shares the segments out among threads.
 #pragma once
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <memory>
-#include <mutex>
-#include <system_error>
-#include <thread>
+
+#include "crew.h"
 
 namespace fugu::advantage {
 
@@ -96,82 +90,6 @@ inline Kernel best_kernel() {
   return &portable::run;
 }
 
-// Threads that sleep between jobs. A job is a number of shares; whoever is awake takes the next one, the caller included, so that a
-// thread that wakes up late or not at all costs nothing.
-class Pool {
- public:
-  // Never destroyed: sleeping threads end with the process. A forked child has none of its parent's threads and starts afresh.
-  static Pool& instance() {
-    static std::atomic<Pool*> current{nullptr};
-    Pool* pool = current.load();
-    while (pool == nullptr || pool->owner_ != getpid()) {
-      auto fresh = std::make_unique<Pool>();
-      if (current.compare_exchange_strong(pool, fresh.get())) return *fresh.release();
-    }
-    return *pool;
-  }
-
-  template <typename Work>
-  void run(int64_t shares, int threads, const Work& work) {
-    const std::unique_lock only(callers_, std::try_to_lock);
-    if (threads <= 1 || shares <= 1 || !only.owns_lock()) {
-      for (int64_t share = 0; share < shares; ++share) work(share);
-      return;
-    }
-    const int helpers = static_cast<int>(std::min<int64_t>(threads, shares)) - 1;
-    {
-      const std::lock_guard lock(mutex_);
-      start(helpers);
-      call_ = [](const void* work, int64_t share) { (*static_cast<const Work*>(work))(share); };
-      work_ = &work;
-      shares_ = shares;
-      next_.store(0, std::memory_order_relaxed);
-      invited_ = std::min(helpers, started_);
-    }
-    wake_.notify_all();
-    take_shares();
-    std::unique_lock lock(mutex_);
-    invited_ = 0;
-    idle_.wait(lock, [this] { return active_ == 0; });
-  }
-
- private:
-  void start(int helpers) {
-    try {
-      for (; started_ < helpers; ++started_) std::thread([this] { serve(); }).detach();
-    } catch (const std::system_error&) {  // no more threads to be had: those there are do the work
-    }
-  }
-
-  void take_shares() {
-    for (int64_t share; (share = next_.fetch_add(1, std::memory_order_relaxed)) < shares_;) call_(work_, share);
-  }
-
-  void serve() {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      wake_.wait(lock, [this] { return invited_ > 0; });
-      --invited_;
-      ++active_;
-      lock.unlock();
-      take_shares();
-      lock.lock();
-      if (--active_ == 0) idle_.notify_one();
-    }
-  }
-
-  const pid_t owner_ = getpid();
-  std::mutex callers_, mutex_;
-  std::condition_variable wake_, idle_;
-  int started_ = 0;
-  void (*call_)(const void*, int64_t) = nullptr;
-  const void* work_ = nullptr;
-  int64_t shares_ = 0;
-  std::atomic<int64_t> next_{0};
-  int invited_ = 0;
-  int active_ = 0;
-};
-
 // A row takes about a third of a nanosecond, waking a thread some 30 microseconds: fewer rows than this per thread are not worth it.
 inline constexpr int64_t kThreadRows = 1 << 17;
 inline constexpr int64_t kShareRows = 1 << 15;
@@ -188,7 +106,7 @@ inline void compute(const Columns& columns, const Weights& weights, int threads,
   if (worth <= 1) {
     for (int64_t share = 0; share < shares; ++share) work(share);
   } else {
-    Pool::instance().run(shares, static_cast<int>(worth), work);
+    Crew::instance().run(shares, static_cast<int>(worth), work);
   }
 }
 

@@ -7,20 +7,10 @@
 // episode ended is found beforehand, as one bit for each segment, and becomes a vector by a table. Sixteen lanes of AVX-512 were no
 // faster than these eight where that was measured (Zen 4).
 
-typedef float Floats __attribute__((vector_size(4 * kLanes)));
-typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
+#include "lanes.h"
+
 typedef int8_t Flags __attribute__((vector_size(kLanes)));
 typedef int8_t WideFlags __attribute__((vector_size(4 * kLanes)));
-
-#define FUGU_INLINE static inline __attribute__((always_inline))
-
-FUGU_INLINE Floats load(const float* from) {
-  Floats v;
-  __builtin_memcpy(&v, from, sizeof v);
-  return v;
-}
-
-FUGU_INLINE void store(float* to, Floats v) { __builtin_memcpy(to, &v, sizeof v); }
 
 FUGU_INLINE Ints load(const int32_t* from) {
   Ints v;

@@ -1,20 +1,8 @@
-// Vectors of kLanes floats and the functions of them that the learner's kernels share. Included by learn.h once per instruction
-// set, inside a namespace of its own and under that set's target pragma; therefore no include guard and no standard library.
+// Functions of vectors that the learner's kernels share; like lanes.h for one instruction set at a time.
 
 constexpr int kLanes = FUGU_LANES;
 
-typedef float Floats __attribute__((vector_size(4 * kLanes)));
-typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
-
-#define FUGU_INLINE static inline __attribute__((always_inline))
-
-FUGU_INLINE Floats load(const float* from) {
-  Floats v;
-  __builtin_memcpy(&v, from, sizeof v);
-  return v;
-}
-
-FUGU_INLINE void store(float* to, Floats v) { __builtin_memcpy(to, &v, sizeof v); }
+#include "lanes.h"
 
 // Minus zero, which the compiler may leave out; plus zero it may not, because of -0.
 FUGU_INLINE Floats all(float value) { return value - Floats{}; }

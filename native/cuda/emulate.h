@@ -23,7 +23,7 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __restrict__ __restrict
-#define __align__(n) alignas(n)
+#define __align__(n) __attribute__((aligned(n)))
 #define FUGU_SHARED(Type, name) Type* const name = reinterpret_cast<Type*>(fugu::emulate::shared_memory())
 #define FUGU_KERNEL(name)                                                                                        \
   extern "C" __attribute__((visibility("default"))) int emulate_##name(void** arguments, int blocks_x, int blocks_y, \

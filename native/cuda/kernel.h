@@ -33,6 +33,15 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
+// Asks for what will be read soon, without a register to hold it.
+__device__ inline void prefetch(const void* at) {
+#ifdef __CUDACC_RTC__
+  asm volatile("prefetch.global.L2 [%0];" : : "l"(at));
+#else
+  static_cast<void>(at);
+#endif
+}
+
 // Uniform in [0, 1), a hash of (key, row): no state, so that what was drawn can be drawn again.
 __device__ inline float uniform_of(uint64_t key, uint64_t row) {
   return static_cast<float>(static_cast<uint32_t>(Rng::mix(key + 0x9e3779b97f4a7c15ull * (row + 1)) >> 32) >> 8) * 0x1p-24f;

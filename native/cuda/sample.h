@@ -31,6 +31,50 @@ extern "C" __global__ void sample_categorical(const float* logits, const bool* a
 }
 FUGU_KERNEL(sample_categorical)
 
+// What a network puts out for a choice, `head` [count, choices + 1], logits and then the value, -> action, log-probability and value,
+// each where it is kept. With `mean` and `variance` the value is in units of those (algorithm/scale.py) and is kept as it really is.
+template <typename Number>
+__device__ void choose(const Number* head, const bool* allowed, const float* uniform, const double* mean, const double* variance,
+                       int64_t* action, float* logprob, float* value, int choices, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  const Number* row = head + i * (choices + 1);
+  const bool* may = allowed ? allowed + i * choices : nullptr;
+  const auto logit = [&](int c) { return may && !may[c] ? kLowest : number_of(row[c]); };
+  float highest = logit(0), total = 0;
+  for (int c = 1; c < choices; ++c) highest = logit(c) > highest ? logit(c) : highest;
+  for (int c = 0; c < choices; ++c) total += expf(logit(c) - highest);
+  const float point = uniform[i] * total;
+  float before = 0;
+  int chosen = 0;
+  for (int c = 0; c < choices; ++c) {
+    const float weight = expf(logit(c) - highest);
+    if (before <= point && weight > 0) chosen = c;
+    before += weight;
+  }
+  action[i] = chosen;
+  logprob[i] = logit(chosen) - highest - logf(total);
+  float v = number_of(row[choices]);
+  if (mean) {
+    const double deviation = sqrt(*variance);
+    v = v * static_cast<float>(deviation > 1e-4 ? deviation : 1e-4) + static_cast<float>(*mean);
+  }
+  value[i] = v;
+}
+
+extern "C" __global__ void choose_float32(const float* head, const bool* allowed, const float* uniform, const double* mean,
+                                          const double* variance, int64_t* action, float* logprob, float* value, int choices,
+                                          int64_t count) {
+  choose(head, allowed, uniform, mean, variance, action, logprob, value, choices, count);
+}
+FUGU_KERNEL(choose_float32)
+extern "C" __global__ void choose_bfloat16(const Bf16* head, const bool* allowed, const float* uniform, const double* mean,
+                                           const double* variance, int64_t* action, float* logprob, float* value, int choices,
+                                           int64_t count) {
+  choose(head, allowed, uniform, mean, variance, action, logprob, value, choices, count);
+}
+FUGU_KERNEL(choose_bfloat16)
+
 // `params` [count, 2 dims] and `noise` [count, dims] -> `action` [count, dims], `logprob` [count].
 extern "C" __global__ void sample_gaussian(const float* params, const float* noise, float* action, float* logprob, int dims,
                                            int64_t count) {

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fugu.cuda import mingru
-from fugu.policy import MinGRU
+from fugu.cuda import lstm, mingru
+from fugu.policy import LSTM, MinGRU
 
 BATCH, HORIZON, SIZE_IN = 5, 7, 6
 
 CORES: dict[str, Callable[[], Any]] = {
+    "lstm": lambda: LSTM(SIZE_IN, 9),
     "mingru": lambda: MinGRU(SIZE_IN, 9),
     "mingru, two layers": lambda: MinGRU(SIZE_IN, SIZE_IN, 2),
 }
@@ -56,7 +57,7 @@ def assert_close(found: list[Tensor], expected: list[Tensor], error: float) -> N
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
-    for module in (mingru,):
+    for module in (lstm, mingru):
         real = module.kernel
         monkeypatch.setattr(module, "kernel", lambda *args, real=real: names.append(args[1]) or real(*args))
     return names
@@ -97,6 +98,26 @@ def test_sequences_in_half_precision(device: torch.device, name: str) -> None:
     assert (found[0] - expected[0]).abs().max() > 1e-5  # it was half precision
     assert after.dtype == torch.float32
     assert_close([out.double().cpu()], [expected[0][:, 0]], 0.03)
+
+
+@pytest.mark.parametrize(("size", "rows", "horizon"), [(16, 3, 1), (32, 70, 4), (128, 17, 3)])
+def test_an_lstm_of_a_size_that_fits_takes_one_launch_each_way(
+    device: torch.device, launched: list[str], size: int, rows: int, horizon: int
+) -> None:
+    torch.manual_seed(0)
+    core = LSTM(SIZE_IN, size).to(device)
+    x, state = torch.randn(rows, horizon, SIZE_IN).to(device), torch.randn(rows, 2 * size).to(device)
+    first = (torch.rand(rows, horizon) < 0.2).to(device)
+    expected = exact(core, x, state, first)
+    with torch.autocast(device.type, torch.bfloat16):
+        found = results(core, x, state, first)
+        assert launched == ["lstm_scan_forward", "lstm_scan_backward"]
+        with torch.no_grad():
+            out, after = core.step(x[:, 0], state, first[:, 0])
+    assert_close(found, expected, 0.02)
+    assert_close([out.double().cpu()], [expected[0][:, 0]], 0.02)
+    if horizon == 1:
+        torch.testing.assert_close(after.double().cpu(), found[1], rtol=0, atol=1e-6)
 
 
 def test_what_was_before_a_first_row_reaches_nothing(device: torch.device) -> None:

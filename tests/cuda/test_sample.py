@@ -8,6 +8,7 @@ import pytest
 import torch
 from gymnasium import spaces as gs
 
+from fugu.algorithm.scale import ValueScale
 from fugu.cuda import sample
 from fugu.policy import kernels
 from fugu.policy.distribution import Distribution
@@ -68,3 +69,24 @@ def test_the_distribution_samples_with_these_kernels(
     assert called == ["sample_categorical" if distribution.heads else "sample_gaussian"]
     assert action.dtype == distribution.dtype
     torch.testing.assert_close(logprob, distribution.logprob(params, action), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_head_is_sampled_and_kept_in_one_launch(device: torch.device, dtype: torch.dtype, masked: bool) -> None:
+    rows, choices = 70, 5
+    head = random(rows, choices + 1, scale=3).to(dtype)
+    uniform = torch.rand(rows, generator=torch.Generator().manual_seed(1))
+    mask = random(rows, choices, seed=2) > -1 if masked else None
+    scale = ValueScale()
+    scale.update(torch.tensor([3.0, 5.0, 11.0]), torch.ones(3, dtype=torch.bool))
+    action, logprob, value = torch.zeros(rows, 1, dtype=torch.int64), torch.zeros(rows), torch.zeros(rows)
+    kept = [tensor.to(device) for tensor in (action, logprob, value)]
+    on_device = [None if tensor is None else tensor.to(device) for tensor in (head, uniform, mask)]
+    sample.choose(*on_device, scale.to(device).moments, *kept)
+    expected, expected_logprob = sample.sample_categorical(
+        on_device[0][:, :-1].float().contiguous(), on_device[1], on_device[2]
+    )
+    assert torch.equal(kept[0][:, 0], expected)
+    torch.testing.assert_close(kept[1], expected_logprob, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(kept[2], scale.real(on_device[0][:, -1].float()), rtol=1e-6, atol=1e-6)

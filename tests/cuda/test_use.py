@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
 
-from fugu.cuda import emulation, ready, use
+from fugu.cuda import emulation, module, ready, use
 from fugu.cuda.libraries import nvrtc
 from fugu.cuda.module import FAST, cubin
 from fugu.emulation.build import shipped_headers
 from fugu.errors import GpuError
 
-NOT_KERNELS = {"emulate.h", "kernel.h", "rows.h"}
-KERNELS = sorted(
-    path.name
-    for path in (Path(__file__).parents[2] / "native" / "cuda").glob("*.h")
-    if 'extern "C"' in path.read_text() and path.name not in NOT_KERNELS
-)
+KERNELS = {
+    "adam.h": (),
+    "gather.h": (),
+    "loss.h": (),
+    "lstm.h": ("FUGU_BF16 1",),
+    "lstm_scan.h": ("FUGU_SIZE 64",),
+    "mingru.h": ("FUGU_BF16 1",),
+    "moments.h": (),
+    "sample.h": (),
+    "trace.h": (),
+}
+"""headers, and what some of them are compiled with as well"""
 
 
 def test_tensors_of_the_cpu_are_for_torch_unless_emulation_is_on() -> None:
@@ -62,6 +68,36 @@ def test_every_kernel_compiles_for_a_card(name: str) -> None:
         nvrtc()
     except GpuError:
         pytest.skip("libnvrtc is not installed")
-    if not (shipped_headers() / "fugu" / "cuda" / name).exists():
-        pytest.fail(f"{name} is not shipped: CMakeLists.txt excludes its name")
-    assert cubin(f"#include <fugu/cuda/{name}>\n", "sm_90", FAST, (), name).stat().st_size > 0
+    assert (shipped_headers() / "fugu" / "cuda" / name).exists(), "CMakeLists.txt keeps it back"
+    for defines in {(), KERNELS[name]}:
+        lines = [*(f"#define {define}" for define in defines), f"#include <fugu/cuda/{name}>", ""]
+        assert cubin("\n".join(lines), "sm_90", FAST, (), name).stat().st_size > 0
+
+
+def test_a_thread_without_a_context_gets_one_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Driver:
+        current, calls = 0, ()
+
+        def cuCtxGetCurrent(self, out):
+            self.calls += ("get",)
+            out._obj.value = self.current
+            return 0
+
+        def cuDevicePrimaryCtxRetain(self, out, index):
+            self.calls += (("retain", index),)
+            out._obj.value = 7
+            return 0
+
+        def cuCtxSetCurrent(self, context):
+            self.calls += (("set", context.value),)
+            return 0
+
+    driver = Driver()
+    monkeypatch.setattr(module, "driver", lambda: driver)
+    for _ in range(2):
+        threads = [threading.Thread(target=lambda: [module.bind(torch.device("cuda", 3)) for _ in range(2)])]
+        for thread in threads:
+            thread.start()
+            thread.join()
+        driver.current = 7
+    assert driver.calls == ("get", ("retain", 3), ("set", 7), "get")

@@ -11,6 +11,7 @@ from fugu.rollout.feed import Feed
 from fugu.rollout.onpolicy import Act, OnPolicy
 
 HORIZON = 5
+COLUMNS = {"action": ((1,), torch.int64), "value": ((), torch.float32), "logprob": ((), torch.float32)}
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
@@ -20,7 +21,7 @@ class Remembering:
     def __init__(self, choices: int) -> None:
         self.choices = choices
 
-    def __call__(self, obs, state, first, action_mask, *, greedy=False):
+    def __call__(self, obs, state, first, action_mask, *, greedy=False, into=None):
         total = obs.float().flatten(1).sum(1)
         state = torch.where(first[:, None], 0.0, state) * 0.5 + total[:, None]
         score = torch.sin(state * torch.arange(1, self.choices + 1, device=obs.device))
@@ -37,7 +38,7 @@ def batches(kind: str, env: str, count: int, batch_size: int | None = None, devi
     out = []
     with fugu.vector.make(env, 12, batch_size=batch_size, **settings) as vec:
         if kind == "feed":
-            source = Feed(vec, HORIZON, state_size=1, device=torch.device(device))
+            source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device(device))
         else:
             source = OnPolicy(vec, HORIZON, state_size=1)
         source.restart(seed=3)
@@ -61,7 +62,7 @@ def test_batches_are_those_of_a_plain_rollout(env, batch_size, device):
 
 def test_rows_of_the_same_time_lie_together():
     with fugu.vector.make("cartpole", 12) as vec:
-        source = Feed(vec, HORIZON, state_size=1, device=torch.device("cpu"))
+        source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device("cpu"))
         source.restart(seed=3)
         batch = source.next(Remembering(2))
         assert all(time_major(batch[name]) for name in ("obs", "reward", "mask", "value", "action"))
@@ -70,14 +71,14 @@ def test_rows_of_the_same_time_lie_together():
 def test_a_snapshot_goes_on_exactly():
     def run(cut: bool):
         with fugu.vector.make("cartpole", 12, env_kwargs={"max_steps": 9}, batch_size=6) as vec:
-            source = Feed(vec, HORIZON, state_size=1, device=torch.device("cpu"))
+            source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device("cpu"))
             source.restart(seed=3)
             source.next(Remembering(2))
             if not cut:
                 return {name: c.clone() for name, c in source.next(Remembering(2)).columns.items()}
             saved = {name: tensor.clone() for name, tensor in source.snapshot().items()}
         with fugu.vector.make("cartpole", 12, env_kwargs={"max_steps": 9}, batch_size=6) as vec:
-            source = Feed(vec, HORIZON, state_size=1, device=torch.device("cpu"))
+            source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device("cpu"))
             source.restart(seed=4)
             source.restore(saved)
             return {name: c.clone() for name, c in source.next(Remembering(2)).columns.items()}

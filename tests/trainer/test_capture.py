@@ -154,3 +154,28 @@ def test_a_policy_that_asks_the_host_runs_without_a_recording(recwarn):
         one_update(trainer)
     assert any("could not be recorded as a CUDA graph" in str(w.message) for w in recwarn)
     trainer.source.vec.close()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_fused_kernels_do_what_torch_does(device):
+    """The first batch of both has the same actions; after an update the weights differ by the rounding of products alone."""
+    from fugu.cuda import emulation
+
+    scaled = PPOConfig(normalize_value=True, entropy_final=0.0)
+    settings = config(device, ppo=scaled, policy=CORES["normalised"], precision="float32")
+    with emulation():
+        fused, plain = make_trainer(settings), make_trainer(settings)
+        assert fused.algorithm.fused is not None and fused.source.whole is not None
+        plain.algorithm.fused = plain.source.whole = None
+        weights = []
+        for trainer in (fused, plain):
+            trainer.start()
+            one_update(trainer)
+            weights.append(torch.cat([p.detach().cpu().flatten() for p in trainer.optimizer.parameters]))
+        assert torch.equal(fused.source.slab.acted["action"], plain.source.slab.acted["action"])
+        for name in ("logprob", "value"):
+            torch.testing.assert_close(fused.source.slab.acted[name], plain.source.slab.acted[name], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(*weights, atol=2e-4, rtol=0)
+        assert (weights[0] - weights[1]).abs().median() < 1e-6
+        for trainer in (fused, plain):
+            trainer.source.vec.close()

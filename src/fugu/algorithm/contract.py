@@ -26,8 +26,20 @@ class Algorithm(Protocol):
     generators: list[torch.Generator]
     """where its randomness comes from, so that a CUDA graph can go on with it"""
 
+    @property
+    def columns(self) -> Mapping[str, tuple[tuple[int, ...], torch.dtype]]:
+        """What ``act`` keeps of a row, by name: shape and dtype."""
+        ...
+
     def act(
-        self, obs: Tensor, state: Tensor | None, first: Tensor, action_mask: Tensor | None, *, greedy: bool = False
+        self,
+        obs: Tensor,
+        state: Tensor | None,
+        first: Tensor,
+        action_mask: Tensor | None,
+        *,
+        greedy: bool = False,
+        into: Mapping[str, Tensor] | None = None,
     ) -> Act: ...
 
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch: ...

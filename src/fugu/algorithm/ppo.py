@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from fugu.advantage import gae, vtrace
 from fugu.algorithm.config import PPOConfig
 from fugu.algorithm.contract import Metrics
+from fugu.algorithm.fused import Fused
 from fugu.algorithm.losses import explained_variance, normalized, ppo_loss, row_weight, weighed
 from fugu.algorithm.scale import RewardScale, ValueScale
-from fugu.cuda.mlp import mlp_ppo
-from fugu.cuda.mlp_plan import MlpShape, parameters_of
+from fugu.cuda.sample import choose
 from fugu.cuda.use import ready
 from fugu.policy.actor_critic import ActorCritic
 from fugu.rollout.batch import Batch, flat, time_major
@@ -40,13 +40,35 @@ class PPO:
             if (module := getattr(self, name)) is not None:
                 self.modules[name] = module.to(self.device)
         self.entropy_coef: float | Tensor = config.entropy_coef
-        self.fused: MlpShape | None = None
-        """the network, where one kernel computes it together with the loss"""
+        self.fused: Fused | None = None
+        """does the same in a few kernels, where it can"""
+
+    @property
+    def columns(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """What ``act`` keeps of a row: shape and dtype."""
+        distribution = self.policy.distribution
+        action = (distribution.dims,), distribution.dtype
+        return {"action": action, "logprob": ((), torch.float32), "value": ((), torch.float32)}
 
     @torch.inference_mode()
-    def act(self, obs: Tensor, state: Tensor | None, first: Tensor, action_mask: Tensor | None, *, greedy: bool = False) -> Act:
-        out = self.policy(obs, state, first)
+    def act(
+        self,
+        obs: Tensor,
+        state: Tensor | None,
+        first: Tensor,
+        action_mask: Tensor | None,
+        *,
+        greedy: bool = False,
+        into: Mapping[str, Tensor] | None = None,
+    ) -> Act:
         distribution = self.policy.distribution
+        if into is not None and self.policy.joint and ready(obs, first):
+            head, state = self.policy.joint_step(obs, state, first)
+            moments = None if self.value_scale is None else self.value_scale.moments
+            uniform = torch.rand(len(first), generator=self.generator, device=self.device)
+            choose(head, uniform, action_mask, moments, into["action"], into["logprob"], into["value"])
+            return Act(distribution.to_env(into["action"]), state)
+        out = self.policy(obs, state, first)
         if greedy:
             action = distribution.mode(out.params, action_mask)
             columns = {"action": action}
@@ -83,7 +105,7 @@ class PPO:
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         if self.fused is not None:
             return self._fused_loss(batch, self.fused)
-        c = self.config
+        c, batch = self.config, batch.compact()
         out = self.policy(batch["obs"], batch.get("state"), batch["first"])
         advantage, target = batch["advantage"], batch["value_target"]
         if c.vtrace:
@@ -115,21 +137,8 @@ class PPO:
         )
         return loss.total, {f"loss/{name}": value.detach() for name, value in loss._asdict().items()}
 
-    def _fused_loss(self, batch: Batch, shape: MlpShape) -> tuple[Tensor, Metrics]:
-        """The same for a small network, in one kernel with the network's own gradient."""
-        total, sums = mlp_ppo(
-            shape,
-            batch["obs"],
-            *parameters_of(self.policy),
-            action=batch["action"],
-            old_logprob=batch["logprob"],
-            advantage=batch["advantage"],
-            old_value=self._scaled(batch["value"]),
-            value_target=self._scaled(batch["value_target"]),
-            mask=batch["mask"],
-            normalize_advantage=self.config.normalize_advantage == "minibatch",
-            **self._settings(),
-        )
+    def _fused_loss(self, batch: Batch, fused: Fused) -> tuple[Tensor, Metrics]:
+        total, sums = fused.loss(batch, normalize_advantage=self.config.normalize_advantage == "minibatch", **self._settings())
         names = ("policy", "value", "entropy", "kl", "clip_fraction")
         return total, {"loss/total": total.detach(), **{f"loss/{name}": sums[name] for name in names}}
 

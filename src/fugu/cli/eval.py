@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import tyro
 
-from fugu.cli.options import console, parse, take_env_kwargs, which_checkpoint
+from fugu.cli.options import PolicyOptions, console, parse, take_env_kwargs
 from fugu.emulation.place import from_here
 from fugu.errors import ConfigError, FuguError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(PolicyOptions):
     """Play whole episodes with a run's policy: mean return with its 95% interval, lowest, highest, length.
 
     The figures and every episode's return are written as JSON into the run's folder. --env.NAME VALUE changes a setting of the
@@ -26,18 +26,10 @@ class Options:
     """latest, latest~1, a name or a path"""
     episodes: int = 100
     """to play; with several agents each one's counts"""
-    checkpoint: str = "latest"
-    """latest, best or its step"""
-    greedy: bool = False
-    """the most likely action instead of one drawn at random"""
-    seed: int = 1
-    """of the environments and of the actions drawn; the same seed gives the same episodes"""
     num_envs: int | None = None
     """environments that play at once; default: one per episode, up to 64"""
     json: str = ""
     """also write the JSON to this file; - prints it instead of anything else"""
-    runs: str = "runs"
-    """the folder in which runs are looked for"""
 
 
 def main(argv: list[str]) -> int:
@@ -47,9 +39,7 @@ def main(argv: list[str]) -> int:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} {value} must be at least 1")
-    if options.seed < 0:
-        raise ConfigError(f"--seed {options.seed} must not be negative")
-    which = which_checkpoint(options.checkpoint)
+    which = options.which  # or its error, before torch is imported
     from fugu.run.player import Player
     from fugu.run.run import Run
 

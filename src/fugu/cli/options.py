@@ -9,6 +9,7 @@ import difflib
 import io
 import re
 import sys
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import tyro
@@ -37,6 +38,36 @@ def read(kind: type[Options], **settings: Any) -> Options:
                 raise error from None
             error = error.__context__
     return tyro.cli(kind, **settings)  # help, or what it has to say about flags, now on the terminal
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyOptions:
+    """What ``eval``, ``video`` and ``play`` have in common."""
+
+    checkpoint: str = "latest"
+    """of a run: latest, best or its step"""
+    greedy: bool = False
+    """of a run: the most likely action instead of one drawn at random"""
+    seed: int = 1
+    """of the environment and of the actions drawn; the same seed gives the same episodes"""
+    runs: str = "runs"
+    """the folder in which runs are looked for"""
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ConfigError(f"--seed {self.seed} must not be negative")
+
+    @property
+    def which(self) -> str | int:
+        """The checkpoint as ``Player`` takes it."""
+        if self.checkpoint.replace("_", "").isdecimal():
+            return int(self.checkpoint)
+        if self.checkpoint not in ("latest", "best"):
+            raise ConfigError(
+                f"--checkpoint {self.checkpoint} must be latest, best or a step."
+                f"{did_you_mean(self.checkpoint, ('latest', 'best'))}"
+            )
+        return self.checkpoint
 
 
 def take_env_kwargs(argv: list[str]) -> tuple[list[str], dict[str, Any]]:
@@ -76,15 +107,6 @@ def take_value(argv: list[str], flag: str, example: str = "") -> tuple[list[str]
 
 
 SWITCH = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False, "1": True, "0": False}
-
-
-def which_checkpoint(text: str) -> str | int:
-    """``latest``, ``best`` or a step, as ``--checkpoint`` takes it."""
-    if text.replace("_", "").isdecimal():
-        return int(text)
-    if text not in ("latest", "best"):
-        raise ConfigError(f"--checkpoint {text} must be latest, best or a step.{did_you_mean(text, ('latest', 'best'))}")
-    return text
 
 
 def full_names(argv: list[str], kind: type) -> list[str]:

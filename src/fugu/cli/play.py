@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from fugu.cli.options import parse, take_env_kwargs, which_checkpoint
+from fugu.cli.options import PolicyOptions, parse, take_env_kwargs
 from fugu.errors import ConfigError, FuguError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ PLAIN_STEPS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(PolicyOptions):
     """Watch a run's policy in the terminal, or drive an environment by keys: numbers or arrows, space pauses, q quits.
 
     Where the output is no terminal, a line is printed per step; an environment then gets random actions. --env.NAME VALUE goes to
@@ -37,27 +37,17 @@ class Options:
 
     what: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV|RUN")] = "latest"
     """a run (latest, latest~1, a path, a name), or an environment (fugu list)"""
-    checkpoint: str = "latest"
-    """of a run: latest, best or its step"""
-    greedy: bool = False
-    """of a run: the most likely action instead of one drawn at random"""
-    seed: int = 1
-    """of the environment and of the actions drawn"""
     fps: float | None = None
     """steps per second; default: what the environment says, or 30"""
     mode: Literal["auto", "live", "turns"] = "auto"
     """of an environment: live goes on at --fps, turns takes a step per key; auto: live for those known to be games of skill"""
     max_steps: int | None = None
     """steps after which it ends; default: never, or 1000 where the output is no terminal"""
-    runs: str = "runs"
-    """the folder in which runs are looked for"""
 
 
 def main(argv: list[str]) -> int:
     argv, env_kwargs = take_env_kwargs(argv)
     options = parse(Options, "play", argv)
-    if options.seed < 0:
-        raise ConfigError(f"--seed {options.seed} must not be negative")
     if options.max_steps is not None and options.max_steps < 1:
         raise ConfigError(f"--max-steps {options.max_steps} must be at least 1")
     if options.fps is not None and not 0.1 <= options.fps <= 1000:
@@ -91,10 +81,11 @@ def _is_run(text: str, root: str) -> bool:
 
 def _policy(options: Options, env_kwargs: Mapping[str, Any], screen: Screen | None, stack: ExitStack) -> Iterator[Scene]:
     """The policy plays; the screen, if any, shows it."""
+    which = options.which  # or its error, before torch is imported
     from fugu.run.player import Player
     from fugu.run.run import Run
+    from fugu.run.scene import frame_rate
 
-    which = which_checkpoint(options.checkpoint)
     run = Run(options.what, options.runs)
     player = stack.enter_context(Player(run, which, seed=options.seed, render=screen is not None, env_kwargs=env_kwargs))
     scenes = player.play(greedy=options.greedy)
@@ -103,7 +94,7 @@ def _policy(options: Options, env_kwargs: Mapping[str, Any], screen: Screen | No
         return
     stack.enter_context(screen)
     title = f"{run.folder.name}, step {player.step:,}"
-    seconds = 1 / _rate(options, player.vec)
+    seconds = 1 / (options.fps or frame_rate(player.vec))
     for scene in scenes:
         _show(screen, scene, title, "space pauses, q quits")
         if _pause_or_quit(screen, screen.keys(seconds if not scene.moment.over else max(seconds, 0.5))):
@@ -115,7 +106,7 @@ def _drive(options: Options, env_kwargs: Mapping[str, Any], screen: Screen | Non
     """Keys decide for the first agent whose turn it is, chance for the others; for all where there is no keyboard."""
     from fugu import vector
     from fugu.cli.keys import LIVE, keys_for
-    from fugu.run.scene import Scene, drawn
+    from fugu.run.scene import Scene, drawn, frame_rate
 
     def make(kwargs: dict[str, Any]) -> vector.VecEnv:
         return vector.make(options.what, 1, env_kwargs=kwargs)
@@ -129,7 +120,7 @@ def _drive(options: Options, env_kwargs: Mapping[str, Any], screen: Screen | Non
             scene.step(_random(vec))
     keys = keys_for(vec.spec.name, vec.action_space) if screen.keyboard else None
     stack.enter_context(screen)
-    seconds = 1 / _rate(options, vec)
+    seconds = 1 / (options.fps or frame_rate(vec))
     turns = keys is not None and (options.mode == "turns" or (options.mode == "auto" and vec.spec.name not in LIVE))
     hint = ("random actions" if keys is None else keys.help) + ("; " if turns else "; space pauses, ") + "q quits"
     held: np.ndarray | None = None
@@ -182,10 +173,6 @@ def _pause_or_quit(screen: Screen, pressed: list[str]) -> bool:
     if " " in pressed and "q" not in pressed:
         pressed = [screen.wait()]
     return "q" in pressed
-
-
-def _rate(options: Options, vec: Any) -> float:
-    return options.fps or float(vec.spec.metadata.get("render_fps") or 30)
 
 
 def _picture(scene: Scene) -> np.ndarray | None:

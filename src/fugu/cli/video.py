@@ -7,40 +7,29 @@ from typing import Annotated
 
 import tyro
 
-from fugu.cli.options import console, parse, take_env_kwargs, which_checkpoint
-from fugu.errors import ConfigError
+from fugu.cli.options import PolicyOptions, console, parse, take_env_kwargs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(PolicyOptions):
     """Write an episode of a run's policy as mp4 or gif; no display is needed. --env.NAME VALUE changes a setting of the environment."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = "latest"
     """latest, latest~1, a name or a path"""
     out: Annotated[str, tyro.conf.arg(aliases=["-o"])] = ""
     """the file, .mp4 or .gif; default: an mp4 in videos/ of the run's folder"""
-    checkpoint: str = "latest"
-    """latest, best or its step"""
-    seed: int = 1
-    """of the environment and of the actions drawn"""
-    greedy: bool = False
-    """the most likely action instead of one drawn at random"""
     max_frames: int = 3000
     """pictures after which the video ends if the episode has not"""
     fps: float | None = None
     """pictures per second; default: what the environment says, or 30"""
     scale: int | None = None
     """whole factor to enlarge the pictures by; default: the smallest that makes them 256 wide"""
-    runs: str = "runs"
-    """the folder in which runs are looked for"""
 
 
 def main(argv: list[str]) -> int:
     argv, env_kwargs = take_env_kwargs(argv)
     options = parse(Options, "video", argv)
-    if options.seed < 0:
-        raise ConfigError(f"--seed {options.seed} must not be negative")
-    which = which_checkpoint(options.checkpoint)
+    which = options.which  # or its error, before torch is imported
     from fugu.run.run import Run
 
     path = Run(options.run, options.runs).video(

@@ -17,6 +17,7 @@ import hashlib
 import os
 import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -50,15 +51,16 @@ class Module:
             return Kernel(name, signature, getattr(self._library, f"emulate_{name}"), emulated=True)
         function = ctypes.c_void_p()
         with torch.cuda.device(self.device):
+            bind(self.device)
             check(driver().cuModuleGetFunction(ctypes.byref(function), self._library, name.encode()), f"kernel {name}")
-        return Kernel(name, signature, function, emulated=False)
+        return Kernel(name, signature, function, emulated=False, device=self.device)
 
 
 class Kernel:
     """``kernel(grid, block, *arguments, shared=0)``: launched on torch's current stream, so that a CUDA graph can capture it."""
 
-    def __init__(self, name: str, signature: str, function: Any, *, emulated: bool) -> None:
-        self.name, self.signature = name, signature
+    def __init__(self, name: str, signature: str, function: Any, *, emulated: bool, device: torch.device | None = None) -> None:
+        self.name, self.signature, self.device = name, signature, device
         self._function, self._emulated = function, emulated
         self._shared = 0
 
@@ -72,6 +74,8 @@ class Kernel:
             if self._function(pointers, x, y, block, shared) != 0:
                 raise GpuError(f"kernel {self.name}: {block} threads a block cannot be emulated")
             return
+        assert self.device is not None
+        bind(self.device)
         if shared > max(MAX_SHARED, self._shared):
             check(driver().cuFuncSetAttribute(self._function, 8, shared), f"{shared} bytes of shared memory for {self.name}")
             self._shared = shared
@@ -80,6 +84,26 @@ class Kernel:
             driver().cuLaunchKernel(self._function, x, y, 1, block, 1, 1, shared, stream, pointers, None),
             f"launching kernel {self.name}",
         )
+
+
+_bound = threading.local()
+
+
+def bind(device: torch.device) -> None:
+    """See to it that this thread has a CUDA context: the driver's own calls need one.
+
+    torch makes one current with the first call of the runtime. In the thread that autograd goes backwards in, a kernel of ours may
+    come before any.
+    """
+    if getattr(_bound, "done", False):
+        return
+    context = ctypes.c_void_p()
+    check(driver().cuCtxGetCurrent(ctypes.byref(context)), "asking for the CUDA context")
+    if not context.value:
+        index = device.index if device.index is not None else torch.cuda.current_device()
+        check(driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), index), f"the CUDA context of {device}")
+        check(driver().cuCtxSetCurrent(context), f"making the CUDA context of {device} current")
+    _bound.done = True
 
 
 def _box(letter: str, argument: Any) -> Any:
@@ -105,6 +129,7 @@ def compile_module(
     module = ctypes.c_void_p()
     with torch.cuda.device(device):
         torch.zeros(1, device=device)  # makes torch's context the current one
+        bind(device)
         check(driver().cuModuleLoadData(ctypes.byref(module), image), f"loading {what}")
     return Module(module, device)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from fugu.cuda.use import kernel
+from fugu.errors import SpaceError
 
 SHARED = 48 * 1024
 """bytes of shared memory that a block may have without asking"""
@@ -58,3 +61,27 @@ def sample_gaussian(params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     inputs = (params.contiguous(), noise.contiguous())
     run(blocks(rows, block), block, *inputs, action, logprob, dims, rows, shared=4 * block * words_gaussian(dims))
     return action, logprob
+
+
+def choose(
+    head: Tensor,
+    uniform: Tensor,
+    action_mask: Tensor | None,
+    moments: Any,
+    action: Tensor,
+    logprob: Tensor,
+    value: Tensor,
+) -> None:
+    """``head`` [rows, choices + 1] (float32 or bfloat16): logits, then the value -> ``action`` int64 [rows, 1], ``logprob``, ``value``.
+
+    The last three are written where they are. With ``moments`` (of ``ValueScale``) the head's value is in units of those.
+    """
+    rows, choices = head.shape[0], head.shape[1] - 1
+    if not (action.is_contiguous() and logprob.is_contiguous() and value.is_contiguous()):
+        raise SpaceError("choose() writes rows that lie in one piece")
+    mask = None if action_mask is None else action_mask.contiguous()
+    name = "choose_bfloat16" if head.dtype == torch.bfloat16 else "choose_float32"
+    mean, variance = (None, None) if moments is None else (moments.mean, moments.var)
+    run = kernel("sample.h", name, "ppppppppiq", head.device)
+    outputs = (action, logprob, value)
+    run(blocks(rows, 128), 128, head.contiguous(), mask, uniform, mean, variance, *outputs, choices, rows)

@@ -98,6 +98,20 @@ class ActorCritic(nn.Module):
             params, value, state = forward(obs, state, first)
         return Output(params.float(), value.float(), None if state is None else state.float())
 
+    @property
+    def joint(self) -> bool:
+        """Whether logits and value of a single choice are the outputs of one layer, side by side."""
+        d, net = self.distribution, self.net
+        return isinstance(net, DefaultNet) and net.value_trunk is None and d.heads == d.dims == 1
+
+    def joint_step(self, obs: Tensor, state: Tensor | None, first: Tensor) -> tuple[Tensor, Tensor | None]:
+        """One row further: ``[B, choices + 1]``, logits and value as that layer puts them out, and the memory."""
+        with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.in_bf16):
+            hidden = self.net.encode(self._structured(obs))
+            if self.core is not None:
+                hidden, state = self.core.step(hidden, state, first)
+            return self.net.heads[0](hidden), state
+
     def _step(self, obs: Tensor, state: Tensor | None, first: Tensor) -> Output:
         if self.core is None:
             params, value = self._whole(obs)

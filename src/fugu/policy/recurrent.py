@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from fugu.cuda import lstm as cuda_lstm
 from fugu.cuda.mingru import mingru, mingru_step
 from fugu.cuda.use import ready
 from fugu.native import native
@@ -48,8 +49,11 @@ class LSTM(nn.Module):
         return native is not None and device.type == "cpu" and self.weight_in.dtype == torch.float32
 
     def step(self, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        weights = (self.weight_in, self.weight_state, self.bias)
+        if not torch.is_grad_enabled() and x.numel() and ready(self.weight_in, state) and ready(x, half=True):
+            return cuda_lstm.lstm_step(x, state, first, *weights)
         if can_use_native(x, self.weight_in, state):
-            out, state = lstm(x.unsqueeze(1), self.weight_in, self.weight_state, self.bias, state, first.unsqueeze(1))
+            out, state = lstm(x.unsqueeze(1), *weights, state, first.unsqueeze(1))
             return out.squeeze(1), state
         h, c = state.masked_fill(first.unsqueeze(-1), 0).chunk(2, -1)
         i, f, g, o = torch.addmm(F.linear(x, self.weight_in, self.bias), h, self.weight_state.t()).chunk(4, -1)
@@ -58,9 +62,13 @@ class LSTM(nn.Module):
         return h, torch.cat([h, c], -1)
 
     def sequence(self, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        weights = (self.weight_in, self.weight_state, self.bias)
+        if x.numel() and ready(self.weight_in, state) and ready(x, half=True):
+            out, state = cuda_lstm.lstm(x.transpose(0, 1), state, first.t(), *weights)
+            return out.transpose(0, 1), state
         if can_use_native(x, self.weight_in, state):
-            return lstm(x, self.weight_in, self.weight_state, self.bias, state, first)
-        out, c = _LSTMLoop.apply(x.transpose(0, 1), state, first.t(), self.weight_in, self.weight_state, self.bias)
+            return lstm(x, *weights, state, first)
+        out, c = _LSTMLoop.apply(x.transpose(0, 1), state, first.t(), *weights)
         return out.transpose(0, 1), torch.cat([out[-1], c], -1)
 
 

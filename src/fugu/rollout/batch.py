@@ -21,6 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fugu.cuda.gather import COLUMNS, gather, lies_by_steps
+from fugu.cuda.use import ready
+
 PER_SEGMENT = frozenset({"state", "bootstrap", "priority", "importance"})
 """state: of the recurrent core before the first row; bootstrap: value of the observation after the last row; priority: how likely
 a segment is drawn; importance: what a segment drawn by priority counts for"""
@@ -47,12 +50,28 @@ class Batch:
     def horizon(self) -> int:
         return self.columns["reward"].shape[1]
 
+    def compact(self) -> Batch:
+        """The same without gaps in memory: a part of a batch on a GPU is copied, so that its rows can be flattened."""
+        whole = self.columns["reward"]
+        if not self._by_time or whole.t().is_contiguous() or not ready(whole):
+            return self
+        return Batch(gather(self.columns, torch.arange(len(whole), device=whole.device), once=PER_SEGMENT))
+
+    @property
+    def _by_time(self) -> bool:
+        return time_major(self.columns["reward"])
+
     def also(self, **columns: Tensor) -> Batch:
         """The same batch with more columns, or other ones."""
         return Batch({**self.columns, **columns})
 
     def rows(self, index: Tensor) -> Batch:
-        """The segments ``index`` names, whole; copies that lie in memory as the originals do."""
+        """The segments ``index`` names, whole; copies that lie in memory as the originals do.
+
+        On a GPU, where segments of a step are neighbours in memory, all columns are copied in one launch.
+        """
+        if ready(*self.columns.values(), half=True) and lies_by_steps(self.columns["reward"]) and len(self.columns) <= COLUMNS:
+            return Batch(gather(self.columns, index.to(self.columns["reward"].device), once=PER_SEGMENT))
         return Batch({name: _select(name, column, index.to(column.device)) for name, column in self.columns.items()})
 
     def part(self, start: int, stop: int) -> Batch:

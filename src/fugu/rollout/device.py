@@ -19,6 +19,9 @@ from fugu.spaces import Layout
 from fugu.spaces.views import TORCH_DTYPES
 from fugu.vector.device import DeviceRows, DeviceVec
 
+Columns = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""what a policy keeps of a row: shape and dtype, by name"""
+
 
 @dataclass
 class Slab:
@@ -42,7 +45,7 @@ class Slab:
     """what the policy did, by column: [horizon, agents, ...]"""
 
     @classmethod
-    def zeros(cls, layout: Layout, agents: int, choices: int, horizon: int, device: torch.device) -> Slab:
+    def zeros(cls, layout: Layout, agents: int, choices: int, horizon: int, device: torch.device, columns: Columns) -> Slab:
         def zeros(*shape: int, dtype: torch.dtype = torch.bool) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
@@ -55,6 +58,7 @@ class Slab:
             terminated=zeros(horizon, agents),
             truncated=zeros(horizon, agents),
             bootstrap=zeros(agents, dtype=torch.float32),
+            acted={name: zeros(horizon, agents, *shape, dtype=dtype) for name, (shape, dtype) in columns.items()},
         )
 
     def rows(self, t: int) -> DeviceRows:
@@ -75,11 +79,11 @@ class Slab:
             if column is not None:
                 column[0].copy_(column[-1])
 
-    def column(self, name: str, like: Tensor) -> Tensor:
-        if name not in self.acted:
-            shape = (*self.reward.shape, *like.shape[1:])
-            self.acted[name] = torch.zeros(shape, dtype=like.dtype, device=like.device)
-        return self.acted[name]
+    def into(self, t: int) -> dict[str, Tensor]:
+        """Where what the policy does at ``t`` is kept; after the last row only its value is of interest."""
+        if t < len(self.reward):
+            return {name: column[t] for name, column in self.acted.items()}
+        return {**{name: torch.empty_like(column[0]) for name, column in self.acted.items()}, "value": self.bootstrap}
 
     def batch(self, first_state: Tensor | None) -> Batch:
         """All of it as a batch; views."""
@@ -105,10 +109,12 @@ Whole = Callable[[Slab], None]
 
 
 class DeviceRollout:
-    def __init__(self, vec: DeviceVec, horizon: int, *, state_size: int = 0, whole: Whole | None = None) -> None:
+    def __init__(
+        self, vec: DeviceVec, horizon: int, columns: Columns, *, state_size: int = 0, whole: Whole | None = None
+    ) -> None:
         self.vec, self.horizon, self.device = vec, horizon, vec.device
         self.whole = whole
-        self.slab = Slab.zeros(vec.obs_layout, vec.num_agents, vec.num_choices, horizon, vec.device)
+        self.slab = Slab.zeros(vec.obs_layout, vec.num_agents, vec.num_choices, horizon, vec.device, columns)
         self._state = torch.zeros((vec.num_agents, state_size), device=vec.device) if state_size else None
         self._first_state = torch.zeros((vec.num_agents, state_size), device=vec.device) if state_size else None
 
@@ -130,18 +136,19 @@ class DeviceRollout:
             self._first_state.copy_(state)
         for t in range(self.horizon):
             done = self._act(act, t, state)
-            for name, column in done.columns.items():
-                slab.column(name, column)[t].copy_(column)
             self.vec.step(done.env_action, slab.rows(t))
             state = done.state
-        if "value" in slab.acted:  # of what comes after; the action is not taken: the next policy chooses its own
-            slab.bootstrap.copy_(self._act(act, self.horizon, state).columns["value"])
+        self._act(act, self.horizon, state)  # for its value; the action is not taken: the next policy chooses its own
         if self._state is not None and state is not None:
             self._state.copy_(state)
 
     def _act(self, act: Actor, t: int, state: Tensor | None) -> Act:
         slab = self.slab
-        return act(slab.obs[t], state, slab.first[t], None if slab.action_mask is None else slab.action_mask[t])
+        into = slab.into(t)
+        done = act(slab.obs[t], state, slab.first[t], None if slab.action_mask is None else slab.action_mask[t], into=into)
+        for name, column in done.columns.items():
+            into[name].copy_(column)
+        return done
 
     # --- starting and restarting ---
 

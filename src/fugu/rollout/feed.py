@@ -21,7 +21,7 @@ from torch import Tensor
 from fugu.cuda.graph import Recorded
 from fugu.emulation.env import Rows
 from fugu.rollout.batch import Batch
-from fugu.rollout.device import Slab
+from fugu.rollout.device import Columns, Slab
 from fugu.rollout.onpolicy import Actor, Clock, Stopped
 from fugu.spaces.views import TORCH_DTYPES
 from fugu.vector.vecenv import VecEnv
@@ -37,6 +37,7 @@ class Feed:
         self,
         vec: VecEnv,
         horizon: int,
+        columns: Columns,
         *,
         state_size: int = 0,
         device: torch.device,
@@ -46,7 +47,9 @@ class Feed:
         self.vec, self.horizon, self.device = vec, horizon, device
         self._clock = clock or (lambda _: nullcontext())
         self._generators = generators
-        self.slab = Slab.zeros(vec.obs_layout, vec.num_agents, vec.num_choices if vec.masks_actions else 0, horizon, device)
+        choices = vec.num_choices if vec.masks_actions else 0
+        self.slab = Slab.zeros(vec.obs_layout, vec.num_agents, choices, horizon, device, columns)
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         layout = vec.action_layout
         pinned = pin(vec.memory) if device.type == "cuda" else None
         self._pinned = pinned
@@ -103,7 +106,7 @@ class Feed:
         """Set the GPU to work on these rows; the event after which their actions can be read."""
         key = (rows.agents.start, t, rows.obs.ctypes.data)
         if key not in self._work:
-            self._work[key] = Recorded(lambda: self._choose(rows, t), self.device, self._generators)
+            self._work[key] = Recorded(lambda: self._choose(rows, t), self.device, self._generators, self._pool)
         with self._clock("copy"):
             self._work[key]()
             if self.device.type != "cuda":
@@ -119,12 +122,12 @@ class Feed:
             self._take(rows, t)
         state = None if self._state is None else self._state[group]
         mask = None if slab.action_mask is None else slab.action_mask[t, group]
-        done = self._act(slab.obs[t, group], state, slab.first[t, group], mask)
-        if t == self.horizon:  # the action is not taken: the next policy chooses its own
-            slab.bootstrap[group].copy_(done.columns["value"])
-            return
+        into = {name: column[group] for name, column in slab.into(t).items()}
+        done = self._act(slab.obs[t, group], state, slab.first[t, group], mask, into=into)
         for name, column in done.columns.items():
-            slab.column(name, column)[t, group].copy_(column)
+            into[name].copy_(column)
+        if t == self.horizon:  # the action is not taken: the next policy chooses its own
+            return
         if state is not None and done.state is not None:
             state.copy_(done.state)
         self._actions[group].copy_(done.env_action, non_blocking=True)

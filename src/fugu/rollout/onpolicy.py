@@ -37,8 +37,17 @@ class Act:
 
 class Actor(Protocol):
     def __call__(
-        self, obs: Tensor, state: Tensor | None, first: Tensor, action_mask: Tensor | None, *, greedy: bool = False
-    ) -> Act: ...
+        self,
+        obs: Tensor,
+        state: Tensor | None,
+        first: Tensor,
+        action_mask: Tensor | None,
+        *,
+        greedy: bool = False,
+        into: Mapping[str, Tensor] | None = None,
+    ) -> Act:
+        """With ``into``, where columns are to be kept, it may write them there itself and leave them out of what it returns."""
+        ...
 
 
 FLAGS = ("terminated", "truncated", "first", "mask")

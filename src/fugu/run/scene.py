@@ -91,6 +91,11 @@ class Scene:
         return picture[..., :3]
 
 
+def frame_rate(vec: VecEnv) -> float:
+    """Steps per second at which the environment looks as it should: what it says itself, or 30."""
+    return float(vec.spec.metadata.get("render_fps") or 30)
+
+
 def drawn(env: str, env_kwargs: Mapping[str, Any], make: Callable[[dict[str, Any]], VecEnv]) -> VecEnv:
     """``make(env_kwargs)`` such that the environment can be drawn, where it can be.
 

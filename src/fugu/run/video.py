@@ -16,6 +16,7 @@ import numpy as np
 
 from fugu.errors import ConfigError, FuguError, MissingExtra
 from fugu.run.run import Run
+from fugu.run.scene import frame_rate
 
 MAX_FRAMES = 3000
 WIDTH = 256
@@ -52,7 +53,7 @@ def record(
 
     with Player(run, which, seed=seed, render=True, env_kwargs=env_kwargs) as player:
         target = Path(path) if path is not None else run.folder.videos / f"step-{player.step}-seed-{seed}.mp4"
-        rate = fps or float(player.vec.spec.metadata.get("render_fps") or 30)
+        rate = fps or frame_rate(player.vec)
         part = target.with_name(f".{target.stem}-{os.getpid()}{suffix}")
         writer: Writer | None = None
         try:

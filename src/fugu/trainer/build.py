@@ -13,19 +13,22 @@ from torch import nn
 
 from fugu import vector
 from fugu.algorithm.contract import Algorithm
+from fugu.algorithm.fused import Fused
 from fugu.algorithm.ppo import PPO
-from fugu.cuda.mlp_plan import shape_of
+from fugu.cuda.use import ready
 from fugu.emulation.build import is_compiled
+from fugu.emulation.factory import tensor_env_class
 from fugu.errors import ConfigError
 from fugu.policy.actor_critic import ActorCritic, make_policy
 from fugu.policy.kernels import keep_freed_memory, set_threads
-from fugu.rollout.device import DeviceRollout
+from fugu.rollout.device import DeviceRollout, Whole
 from fugu.rollout.feed import Feed
 from fugu.rollout.onpolicy import Clock, OnPolicy
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.loop import Source, Trainer
 from fugu.vector.config import usable_cores
 from fugu.vector.device import DeviceVec
+from fugu.vector.device_native import NativeDevice
 from fugu.vector.vecenv import VecEnv
 
 SMALL = 100_000
@@ -48,7 +51,8 @@ def make_trainer(
         policy = algorithm.modules["policy"]
         assert isinstance(policy, ActorCritic)
         _share_out(config.threads or usable_cores(), policy)
-        _fuse(config, algorithm, device)
+        if isinstance(algorithm, PPO):
+            algorithm.fused = _fused(config, algorithm, device)
         source = make_source(config, vec, algorithm, device, clock)
         return Trainer(config, source, algorithm, folder=folder, clock=clock)
     except BaseException:
@@ -57,10 +61,10 @@ def make_trainer(
 
 
 def lives_on_device(config: TrainConfig, device: torch.device) -> bool:
-    """Whether the environments can be where the policy is: native ones on a GPU, those written as torch functions anywhere."""
-    if config.vector.backend not in ("auto", "device"):
-        return False
-    return config.vector.backend == "device" or (device.type == "cuda" and is_compiled(config.env))
+    """Whether the environments are where the policy is: on a GPU those in C++ and those written as torch functions."""
+    if config.vector.backend != "auto":
+        return config.vector.backend == "device"
+    return device.type == "cuda" and (is_compiled(config.env) or tensor_env_class(config.env) is not None)
 
 
 def make_device_vec(config: TrainConfig, device: torch.device) -> DeviceVec:
@@ -75,14 +79,24 @@ def make_device_vec(config: TrainConfig, device: torch.device) -> DeviceVec:
     return vec
 
 
-def _fuse(config: TrainConfig, algorithm: Algorithm, device: torch.device) -> None:
-    """Let one kernel do network and loss together, where it can."""
-    if device.type != "cuda" or config.precision == "bf16" or not isinstance(algorithm, PPO):
-        return
-    if config.ppo.vtrace or config.ppo.priority > 0:
-        return
-    with contextlib.suppress(ConfigError):  # says why not: then torch does
-        algorithm.fused = shape_of(algorithm.policy, passes=3 if config.precision == "float32" else 1)
+def _fused(config: TrainConfig, algorithm: Algorithm, device: torch.device) -> Fused | None:
+    """A few kernels for network, loss and rollout together, where they fit."""
+    if not isinstance(algorithm, PPO) or not ready(*algorithm.policy.parameters()):
+        return None
+    if config.precision == "bf16" or config.ppo.vtrace or config.ppo.priority > 0:
+        return None
+    with contextlib.suppress(ConfigError):  # which says why not: then torch does it
+        return Fused(algorithm.policy, algorithm.value_scale, passes=3 if config.precision == "float32" else 1)
+    return None
+
+
+def _whole(algorithm: Algorithm, vec: DeviceVec) -> Whole | None:
+    """A whole horizon in one kernel, where it fits."""
+    if not isinstance(algorithm, PPO) or algorithm.fused is None or not isinstance(vec.worlds, NativeDevice):
+        return None
+    with contextlib.suppress(ConfigError):
+        return algorithm.fused.rollout(vec, algorithm.generator)
+    return None
 
 
 def make_source(
@@ -92,9 +106,11 @@ def make_source(
     size = algorithm.modules["policy"].state_size
     assert isinstance(size, int)
     if isinstance(vec, DeviceVec):
-        return DeviceRollout(vec, config.horizon, state_size=size)
+        return DeviceRollout(vec, config.horizon, algorithm.columns, state_size=size, whole=_whole(algorithm, vec))
     if device.type == "cuda" and config.passes == 1:
-        return Feed(vec, config.horizon, state_size=size, device=device, generators=algorithm.generators, clock=clock)
+        return Feed(
+            vec, config.horizon, algorithm.columns, state_size=size, device=device, generators=algorithm.generators, clock=clock
+        )
     return OnPolicy(vec, config.horizon, passes=config.passes, state_size=size, device=device, clock=clock)
 
 
@@ -108,8 +124,9 @@ def _share_out(threads: int, policy: ActorCritic) -> None:
 
 def make_vec(config: TrainConfig) -> VecEnv:
     """The environments of a run. Their infos are not looked at, so they need not travel."""
-    backend = "auto" if config.vector.backend == "device" else config.vector.backend
-    settings = dataclasses.replace(config.vector, infos=config.vector.infos or "none", backend=backend)
+    settings = dataclasses.replace(config.vector, infos=config.vector.infos or "none")
+    if settings.backend == "device":
+        settings = dataclasses.replace(settings, backend="auto", device=None)
     return vector.make(config.env, env_kwargs=config.env_kwargs, config=settings)
 
 

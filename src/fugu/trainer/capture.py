@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fugu.algorithm.contract import Metrics
 from fugu.cuda.graph import Recorded
+from fugu.cuda.half import weights_stay
 from fugu.rollout.batch import Batch
 from fugu.rollout.device import DeviceRollout
 from fugu.trainer.diverged import Diverged
@@ -53,8 +54,9 @@ class Unattended:
         """the same of what ``finish`` says of a batch, then the number of batches"""
         generators = [g for g in (trainer.generator, *trainer.algorithm.generators) if g.device.type == "cuda"]
         alone = isinstance(trainer.source, DeviceRollout)
-        self._collect = Recorded(self._do_collect, device, generators) if alone else self._do_collect
-        self._learn = Recorded(self._do_learn, device, generators)
+        pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self._collect = Recorded(self._do_collect, device, generators, pool) if alone else self._do_collect
+        self._learn = Recorded(self._do_learn, device, generators, pool)
         rows = trainer.source.vec.num_agents * trainer.config.horizon
         self.every = max(1, min(LOOK_UPDATES, LOOK_ROWS // rows)) if alone else 1
         """updates between two looks at which training may end"""
@@ -75,7 +77,7 @@ class Unattended:
         rate = trainer.optimizer.set_progress(progress)
         self._rate.copy_(torch.as_tensor(rate, device=self.device))
         # weights are rounded once for all steps, not again at each of them
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._half):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._half), weights_stay():
             self._batch = trainer.collect(progress, self._stop)
         self.steps += self._batch["mask"].sum()
 

@@ -1,0 +1,56 @@
+"""Segments of a rollout on the device, picked by number: all columns of a batch in one launch.
+
+In: columns as ``rollout/batch.py`` has them, ``[segments, horizon, ...]`` or ``[segments, ...]``, the former step by step in memory.
+Out: the same for the segments that were picked, step by step in memory again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Mapping
+
+from torch import Tensor
+
+from fugu.cuda.sample import blocks
+from fugu.cuda.use import kernel
+from fugu.errors import ConfigError
+
+COLUMNS, MAX_BLOCKS = 32, 1024
+_PICKED = struct.Struct("=QQqqiiii")
+
+
+def lies_by_steps(column: Tensor) -> bool:
+    """Whether ``[segments, horizon, ...]`` is a transposed view of memory in which all segments of a step are neighbours."""
+    return column.dim() >= 2 and column.transpose(0, 1).is_contiguous()
+
+
+def gather(columns: Mapping[str, Tensor], index: Tensor, *, once: Collection[str], together: int = 1) -> dict[str, Tensor]:
+    """Segments ``index * together`` and the ``together - 1`` after each. ``once``: names of columns without a horizon.
+
+    ``index`` is int64 on the device, and trusted. Runs of 32 and more neighbours are read at the speed of a plain copy.
+    """
+    if len(columns) > COLUMNS:
+        raise ConfigError(f"gather takes at most {COLUMNS} columns, got {len(columns)}")
+    device, runs = index.device, len(index)
+    out: dict[str, Tensor] = {}
+    boxes, most = [], 0
+    for name, column in columns.items():
+        source = (column if name in once else column.transpose(0, 1)).contiguous()
+        steps, shape = (1, source.shape) if name in once else (source.shape[0], source.shape[1:])
+        if shape[0] % together:
+            raise ConfigError(f"{name}: {shape[0]} segments are not a multiple of together={together}")
+        made = source.new_empty((runs * together, *shape[1:]) if name in once else (steps, runs * together, *shape[1:]))
+        row = source.element_size() * shape[1:].numel()
+        steps_bytes = (shape[0] * row, runs * together * row)
+        aligned = (source.data_ptr() | made.data_ptr() | steps_bytes[0] | steps_bytes[1] | row * together) & 15
+        unit = 16 if aligned == 0 else 4 if aligned & 3 == 0 else 1
+        most = max(most, steps * steps_bytes[1] // unit)
+        boxes.append(_PICKED.pack(source.data_ptr(), made.data_ptr(), *steps_bytes, steps, row * together, unit, 0))
+        out[name] = made if name in once else made.transpose(0, 1)
+    packed = b"".join(boxes) + bytes(_PICKED.size * (COLUMNS - len(boxes)))
+    if most >= 1 << 31:
+        raise ConfigError(f"gather: {most} pieces of a column are more than a call can count; pick fewer segments")
+    if most:
+        run = kernel("gather.h", "gather", "spi", device)
+        run((min(blocks(most, 256), MAX_BLOCKS), len(boxes)), 256, packed, index.contiguous(), runs)
+    return out

@@ -1,0 +1,57 @@
+"""Picking segments on the device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from fugu.cuda.gather import gather, lies_by_steps
+from fugu.errors import ConfigError
+from fugu.rollout.batch import PER_SEGMENT, Batch
+
+SEGMENTS, HORIZON = 48, 5
+
+
+def columns(device: torch.device) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+
+    def made(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randint(0, 100, shape, generator=generator).to(device, dtype)
+
+    steps = {
+        "reward": made(HORIZON, SEGMENTS),
+        "obs": made(HORIZON + 1, SEGMENTS, 7)[:HORIZON],
+        "first": made(HORIZON + 1, SEGMENTS, dtype=torch.bool)[:HORIZON],
+        "action": made(HORIZON, SEGMENTS, 1, dtype=torch.int64),
+        "pixel": made(HORIZON, SEGMENTS, 3, 11, dtype=torch.uint8),
+    }
+    once = {"bootstrap": made(SEGMENTS), "state": made(SEGMENTS, 12)}
+    return {**{name: column.transpose(0, 1) for name, column in steps.items()}, **once}
+
+
+@pytest.mark.parametrize("together", [1, 4, 16])
+def test_picked_segments_are_those_of_index_select(device: torch.device, together: int) -> None:
+    given = columns(device)
+    index = torch.tensor([2, 0, 2, 1], device=device)
+    segments = (index[:, None] * together + torch.arange(together, device=device)).flatten()
+    found = gather(given, index, once=PER_SEGMENT, together=together)
+    for name, column in given.items():
+        assert torch.equal(found[name], column.index_select(0, segments)), name
+        assert found[name].dtype == column.dtype
+        assert name in PER_SEGMENT or lies_by_steps(found[name])
+
+
+def test_a_batch_picks_with_it_and_stays_in_order(device: torch.device) -> None:
+    given = columns(device)
+    index = torch.tensor([40, 3, 3])
+    picked = Batch(given).rows(index)
+    assert lies_by_steps(picked["obs"])
+    plain = Batch({name: column.contiguous() for name, column in given.items()}).rows(index)
+    assert not lies_by_steps(plain["obs"])
+    assert all(torch.equal(picked[name], plain[name]) for name in given)
+
+
+def test_runs_must_divide_the_segments(device: torch.device) -> None:
+    with pytest.raises(ConfigError, match="reward: 48 segments are not a multiple of together=5"):
+        gather(columns(device), torch.tensor([0], device=device), once=PER_SEGMENT, together=5)
