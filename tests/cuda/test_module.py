@@ -100,12 +100,11 @@ compile_module({SOURCE!r}, torch.device("cpu")).kernel("half_a_barrier", "")(1, 
 
 
 def test_threads_that_do_not_wait_for_each_other_read_what_is_not_there() -> None:
-    """Neither half of the block: those that run first find nothing written, in whichever order they run."""
     kernel = compile_module(SOURCE, torch.device("cpu")).kernel("reversed_without_a_barrier", "p")
     out = torch.zeros(64, dtype=torch.int32)
     kernel(1, 64, out, shared=256)
     right = out == torch.arange(63, -1, -1)
-    assert right[:32].all() and not right[32:].any()  # after a barrier the order is turned round
+    assert right[:32].all() and not right[32:].any()  # after a barrier the last thread runs first
 
 
 def test_the_wrong_number_of_arguments_is_refused() -> None:

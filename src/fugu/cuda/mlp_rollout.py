@@ -10,23 +10,18 @@ import ctypes
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fugu.cuda.mlp import MomentPointers, ParameterPointers, moment_pointers, parameter_pointers
-from fugu.cuda.mlp_plan import MlpShape, Plan, card_of, moments_of, parameters_of, plan_rollout, shape_of
+from fugu.cuda.mlp_plan import MlpShape, Plan, card_of, plan_rollout
 from fugu.cuda.module import EXACT, Kernel, compile_module
 from fugu.cuda.worlds import KernelSource
 from fugu.errors import ConfigError
 from fugu.policy.normalize import RunningMoments
 from fugu.spaces import Layout
 from fugu.vector.device_native import NativeDevice
-
-if TYPE_CHECKING:
-    from fugu.policy.actor_critic import ActorCritic
-    from fugu.rollout.device import Slab
 
 
 @dataclass(slots=True, eq=False)
@@ -98,58 +93,6 @@ def mlp_rollout(
     )
     kernel = _kernel(shape, plan, parts.source, device)
     kernel(plan.grid, plan.threads, bytes(arguments), parts.params, shared=plan.shared)
-
-
-class FusedRollout:
-    """Fills the slabs of ``rollout/device.py`` with ``policy`` playing ``worlds``: what ``DeviceRollout`` takes as ``whole``.
-
-    Actions are drawn with ``generator``. A ConfigError says why these worlds, or this policy, cannot be played so.
-    """
-
-    def __init__(
-        self,
-        policy: ActorCritic,
-        worlds: NativeDevice,
-        generator: torch.Generator,
-        *,
-        passes: int = 1,
-        value_moments: RunningMoments | None = None,
-    ) -> None:
-        self.shape = shape_of(policy, passes, normalized=True)
-        why_not(self.shape, worlds)
-        plan_rollout(self.shape, worlds.num_envs, card_of(generator.device))
-        self._policy, self._worlds, self._generator, self._value_moments = policy, worlds, generator, value_moments
-        self._slabs: RolloutSlabs | None = None
-
-    def __call__(self, slab: Slab) -> None:
-        if self._slabs is None or self._slabs.reward is not slab.reward:
-            self._slabs = self._view(slab)
-        self._slabs.uniform.uniform_(generator=self._generator)
-        mlp_rollout(
-            self.shape,
-            self._worlds,
-            self._slabs,
-            *parameters_of(self._policy),
-            moments=moments_of(self._policy),
-            value_moments=self._value_moments,
-            carry=False,
-        )
-
-    def _view(self, slab: Slab) -> RolloutSlabs:
-        reals = torch.zeros_like(slab.reward[0])
-        return RolloutSlabs(
-            obs=slab.obs.flatten(2),
-            first=slab.first,
-            mask=slab.mask,
-            action=slab.column("action", reals.long().unsqueeze(-1)),
-            logprob=slab.column("logprob", reals),
-            value=slab.column("value", reals),
-            reward=slab.reward,
-            terminated=slab.terminated,
-            truncated=slab.truncated,
-            uniform=torch.zeros_like(slab.reward),
-            bootstrap=slab.bootstrap,
-        )
 
 
 def why_not(shape: MlpShape, worlds: NativeDevice) -> None:

@@ -46,7 +46,7 @@ class NativeDevice:
         module = worlds_module(source, device)
         self._reset = module.kernel("reset_worlds", "pisp" + "p" * 7)
         self._step = module.kernel("step_worlds", "pisip" + "p" * 8)
-        self.num_envs = num_envs
+        self._num_envs = num_envs
         obs_bytes = self.spec.num_agents * Layout(self.spec.observation_space).nbytes
         self._one_store = obs_bytes if obs_bytes in ONE_STORE else 1
         staged = (0 if obs_bytes in ONE_STORE else obs_bytes) + self.spec.num_agents * self.num_choices
@@ -58,11 +58,11 @@ class NativeDevice:
         self._logs = torch.zeros((slots, LOG_COLUMNS), dtype=torch.int64, device=device)
 
     def reset(self, seeds: Tensor, rows: DeviceRows) -> None:
-        arguments = (self._words, self.num_envs, self._params, seeds, *self._columns(rows))
+        arguments = (self._words, self._num_envs, self._params, seeds, *self._columns(rows))
         self._reset(self._grid, self._block, *arguments, shared=self._shared)
 
     def step(self, action: Tensor, rows: DeviceRows) -> None:
-        arguments = (self._words, self.num_envs, self._params, self._time_limit, action, *self._columns(rows), self._logs)
+        arguments = (self._words, self._num_envs, self._params, self._time_limit, action, *self._columns(rows), self._logs)
         self._step(self._grid, self._block, *arguments, shared=self._shared)
 
     def drain(self) -> Drained:
