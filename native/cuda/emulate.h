@@ -105,9 +105,11 @@ inline void run_block(int threads) {
     thread.context.uc_link = nullptr;
     makecontext(&thread.context, start_thread, 0);
   }
-  for (bool left = true; left;) {
+  bool backwards = false;
+  for (bool left = true; left; backwards = !backwards) {  // to and fro: what a barrier is missing for is not always there in time
     left = false;
-    for (int i = 0; i < threads; ++i) {
+    for (int turn = 0; turn < threads; ++turn) {
+      const int i = backwards ? threads - 1 - turn : turn;
       Thread& thread = card.threads[static_cast<size_t>(i)];
       if (thread.waits != kNo) continue;
       threadIdx = {static_cast<unsigned>(i), 0, 0};

@@ -320,8 +320,7 @@ __device__ inline void ppo_kernel(const PpoArguments& a) {
     backward<N, D, N::kLayers - 1>(shared, gradients);
   }
   static_assert(kStats + N::kParameters + 6 * D::kWarps <= N::shared_words(D::kRows));
-  // The parameters are no longer needed: the sums of the block take their place.
-  __syncthreads();
+  // The parameters are no longer needed, and all warps have met: the sums of the block take their place.
   float* sums = shared + kStats;
   for (int turn = 0; turn < Gradients<N, D>::template most_shares<0>(); ++turn) {
     gradients.template put<0>(sums, turn);

@@ -26,8 +26,8 @@ SHAPES = [
     MlpShape(116, (128, 128), 3),
 ]
 SETTINGS = {"clip": 0.2, "value_clip": 0.3, "value_coef": 0.5, "entropy_coef": 0.01}
-ERROR = {1: 6e-3, 3: 3e-6}
-"""of outputs of size 1, and of gradients relative to the largest, by passes"""
+ERROR = {("cpu", 1): 6e-3, ("cpu", 3): 3e-6, ("cuda", 1): 6e-3, ("cuda", 3): 1e-5}
+"""of outputs, and a quarter of that of gradients, relative to the largest; by passes. A card's sums are cut off, not rounded"""
 
 
 def network(shape: MlpShape, device: str, seed: int = 0) -> tuple[list[Tensor], list[Tensor]]:
@@ -99,7 +99,7 @@ def test_outputs_are_those_of_torch(shape: MlpShape, passes: int, device: str) -
     obs = torch.randn(77, shape.inputs, device=device)
     logits, value = mlp.mlp_forward(shape, obs, weights, biases)
     expected = mlp_reference(obs, weights, biases, shape.activation, last="none").detach()
-    assert_near(torch.cat([logits, value[:, None]], -1), expected, ERROR[passes])
+    assert_near(torch.cat([logits, value[:, None]], -1), expected, ERROR[device, passes])
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -112,12 +112,12 @@ def test_loss_and_gradients_are_those_of_torch(shape: MlpShape, passes: int, dev
     expected, gradients = reference(shape, weights, biases, columns, True, **SETTINGS)
     loss, stats = mlp.mlp_ppo(shape, weights=weights, biases=biases, **columns, **SETTINGS, normalize_advantage=True)
     got = torch.autograd.grad(loss, [*weights, *biases])
-    assert_near(loss.detach(), expected["total"], ERROR[passes])
+    assert_near(loss.detach(), expected["total"], ERROR[device, passes])
     for name in ("policy", "value", "entropy", "kl"):
-        assert_near(stats[name], expected[name], ERROR[passes])
+        assert_near(stats[name], expected[name], ERROR[device, passes])
     assert abs(float(stats["clip_fraction"] - expected["clip_fraction"])) <= (0.02 if passes == 1 else 1e-6)
     for one, other in zip(got, gradients, strict=True):
-        assert_near(one, other, 4 * ERROR[passes])
+        assert_near(one, other, 4 * ERROR[device, passes])
 
 
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 129])

@@ -111,6 +111,7 @@ def test_the_shape_of_a_policy_is_found() -> None:
         (BOX, BOX, {}, "one choice"),
         (gs.Box(0, 9, (4,), np.int8), gs.Discrete(2), {}, "Box of float32"),
         (gs.Box(0, 9, (4,), np.float64), gs.Discrete(2), {}, "Box of float32"),
+        (gs.Box(-1, 1, (2, 3), np.float32), gs.Discrete(2), {}, "axes"),
         (gs.Dict(a=BOX, b=BOX), gs.Discrete(2), {}, "Box of float32"),
         (BOX, gs.Discrete(2), {"hidden": (50,)}, "multiples of 16"),
     ],

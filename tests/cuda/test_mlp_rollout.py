@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 
 import fugu
+from fugu.algorithm.config import PPOConfig
+from fugu.algorithm.fused import Fused
+from fugu.algorithm.ppo import PPO
 from fugu.algorithm.scale import ValueScale
 from fugu.cuda import libraries, mlp, mlp_rollout
 from fugu.cuda.mlp_plan import Card, MlpShape, Plan, moments_of, parameters_of, plan_rollout, shape_of
@@ -18,10 +21,16 @@ from fugu.errors import ConfigError, GpuError
 from fugu.policy.actor_critic import ActorCritic, make_policy
 from fugu.policy.config import PolicyConfig
 from fugu.policy.kernels import sample_categorical_reference
+from fugu.rollout.device import DeviceRollout
+from fugu.rollout.onpolicy import Act
 from fugu.vector.device import DeviceVec
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-ENVS = ["cartpole", "acrobot", "bandit", "breakout", "mountain_car", "pong"]
+ENVS = [
+    "cartpole",
+    "breakout",
+    *(pytest.param(env, marks=pytest.mark.slow) for env in ("acrobot", "bandit", "mountain_car", "pong")),
+]
 WORLDS, STEPS = 37, 24
 """two strips and a part of one"""
 COLUMNS = ("reward", "terminated", "truncated")
@@ -62,7 +71,7 @@ def assert_is_a_rollout(
             out = policy(obs, None, torch.zeros(len(obs), dtype=torch.bool))
         value = slabs.bootstrap if t == steps else slabs.value[t]
         expected = out.value if values is None else values.real(out.value)
-        torch.testing.assert_close(value.cpu(), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(value.cpu(), expected, atol=3e-5, rtol=1e-5)
         if t == steps:
             break
         action, logprob = sample_categorical_reference(out.params, slabs.uniform[t].cpu())
@@ -93,7 +102,7 @@ def test_observations_and_values_are_normalised_but_stored_as_they_are() -> None
     assert_is_a_rollout("acrobot", policy, slabs, vec.drain_log().episodes, values)
 
 
-@pytest.mark.parametrize(("strips", "split"), [(1, 1), (1, 4), (2, 2), (4, 1), (8, 1)])
+@pytest.mark.parametrize(("strips", "split"), [(1, 4), (2, 2), (8, 1)])
 def test_any_division_among_warps_gives_the_same_bits(strips: int, split: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def divided(shape: MlpShape, worlds: int, card: Card) -> Plan:
         return Plan(strips, split, 1, -(-worlds // (16 * strips)), 4 * shape.shared_words(16 * strips))
@@ -129,7 +138,7 @@ def test_rollouts_carry_on_where_the_last_one_ended() -> None:
 @pytest.mark.parametrize("passes", [1, 3])
 def test_the_first_ratio_is_exactly_one(passes: int, device: str) -> None:
     """The loss sees the very probabilities that the rollout stored."""
-    policy, shape, vec, slabs = start("breakout", device, 8, passes=passes, hidden=(64, 48))
+    policy, shape, vec, slabs = start("pong", device, 8, passes=passes, hidden=(64, 48))
     weights, biases = parameters_of(policy)
     mlp_rollout.mlp_rollout(shape, vec.worlds, slabs, weights, biases, carry=False)
     columns = {"action": slabs.action, "old_logprob": slabs.logprob, "old_value": slabs.value, "mask": slabs.mask[:-1]}
@@ -138,6 +147,36 @@ def test_the_first_ratio_is_exactly_one(passes: int, device: str) -> None:
     settings = {"clip": 0.0, "value_coef": 0.5, "entropy_coef": 0.0}
     _, stats = mlp.mlp_ppo(shape, weights=weights, biases=biases, **by_segment, **settings)
     assert stats["kl"] == stats["clip_fraction"] == stats["value"] == 0
+
+
+def test_it_fills_the_slabs_of_a_device_rollout() -> None:
+    """Two batches in a row: the second begins where the first ended."""
+    policy, _, vec, _ = start("cartpole", "cpu", 1)
+    fill = Fused(policy, None, passes=3).rollout(vec, torch.Generator().manual_seed(1))
+    rollout = DeviceRollout(vec, 6, PPO(policy, PPOConfig(), num_agents=WORLDS, seed=0).columns, whole=fill)
+    rollout.restart(5)
+    host = fugu.vector.make("cartpole", WORLDS, backend="native", num_workers=1, env_kwargs={"max_steps": 11})
+    host.reset(seed=5)
+    drawn = []
+    for _ in range(2):
+        batch = rollout.next(no_actor)
+        assert batch["action"].shape == (WORLDS, 6, 1) and batch["logprob"].shape == batch["value"].shape == (WORLDS, 6)
+        for t in range(6):
+            assert host.rows.obs.tobytes() == batch["obs"][:, t].contiguous().numpy().tobytes()
+            out = policy(batch["obs"][:, t], None, batch["first"][:, t])
+            expected = policy.distribution.logprob(out.params, batch["action"][:, t])
+            torch.testing.assert_close(batch["logprob"][:, t], expected.detach(), atol=1e-5, rtol=1e-4)
+            host.step(batch["action"][:, t, 0].contiguous().numpy())
+            assert host.rows.reward.tobytes() == batch["reward"][:, t].contiguous().numpy().tobytes()
+        torch.testing.assert_close(
+            batch["bootstrap"], policy(torch.from_numpy(host.rows.obs.copy()), None, batch["first"][:, 0]).value.detach()
+        )
+        drawn.append(batch["action"].clone())
+    assert not torch.equal(*drawn)
+
+
+def no_actor(*_: object) -> Act:
+    raise AssertionError("the kernel acts by itself")
 
 
 def test_worlds_it_cannot_play_are_refused_by_name() -> None:

@@ -52,6 +52,14 @@ extern "C" __global__ void product_bf16(const float* a, const float* b, float* d
 }
 FUGU_KERNEL(product_bf16)
 
+extern "C" __global__ void reversed_without_a_barrier(int* out) {
+  FUGU_SHARED(int, row);
+  __syncthreads();
+  row[threadIdx.x] = static_cast<int>(threadIdx.x);
+  out[threadIdx.x] = row[blockDim.x - 1 - threadIdx.x];
+}
+FUGU_KERNEL(reversed_without_a_barrier)
+
 extern "C" __global__ void half_a_barrier() { if (threadIdx.x < 32) __syncthreads(); }
 FUGU_KERNEL(half_a_barrier)
 """
@@ -72,7 +80,8 @@ def test_a_kernel_sums_over_warps_and_blocks(device: str) -> None:
 @pytest.mark.parametrize(("name", "inner", "error"), [("tf32", 8, 5e-3), ("bf16", 16, 5e-2)])
 def test_products_of_a_warp_are_those_of_torch(device: str, name: str, inner: int, error: float) -> None:
     kernel = compile_module(SOURCE, torch.device(device)).kernel(f"product_{name}", "ppp")
-    a, b = torch.randn(16, inner, device=device), torch.randn(inner, 8, device=device)
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(shape, generator=generator).to(device) for shape in ((16, inner), (inner, 8)))
     d = torch.zeros(16, 8, device=device)
     kernel(1, 32, a, b, d)
     torch.testing.assert_close(d, a @ b, atol=error, rtol=0)
@@ -88,6 +97,14 @@ compile_module({SOURCE!r}, torch.device("cpu")).kernel("half_a_barrier", "")(1, 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode != 0
     assert "not all threads reach" in done.stderr
+
+
+def test_threads_that_do_not_wait_for_each_other_read_what_is_not_there() -> None:
+    kernel = compile_module(SOURCE, torch.device("cpu")).kernel("reversed_without_a_barrier", "p")
+    out = torch.zeros(64, dtype=torch.int32)
+    kernel(1, 64, out, shared=256)
+    right = out == torch.arange(63, -1, -1)
+    assert right[:32].all() and not right[32:].any()  # after a barrier the last thread runs first
 
 
 def test_the_wrong_number_of_arguments_is_refused() -> None:

@@ -76,9 +76,9 @@ class _MlpPpo(torch.autograd.Function):
         sums = mlp_ppo_sums(shape, obs, parameters[:layers], parameters[layers:], **columns)
         ctx.shape = shape
         ctx.save_for_backward(sums)
-        stats = sums[: len(STAT_NAMES)].clone()
+        stats = sums[: len(STAT_NAMES)]
         ctx.mark_non_differentiable(stats)
-        return sums[LOSS].clone(), stats
+        return sums[LOSS], stats
 
     @staticmethod
     @once_differentiable

@@ -206,6 +206,8 @@ def shape_of(policy: ActorCritic, passes: int = 1, *, normalized: bool = False) 
     if net.value_trunk is not None:
         raise ConfigError("the fused network cannot be used: policy and value do not share layers (share=False)")
     leaf = policy.obs_layout.leaves[0]
+    if len(policy.obs_layout.row_shape) != 1:
+        raise ConfigError(f"the fused network cannot be used: an observation has the axes {leaf.shape}, not one")
     if len(net.encoder.parts) != 1 or not isinstance(net.encoder.parts[0], Reals) or leaf.dtype != "float32":
         raise ConfigError("the fused network cannot be used: an observation is not one Box of float32")
     hidden = tuple(layer.out_features for layer in net.trunk.layers)
