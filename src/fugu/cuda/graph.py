@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,12 +39,17 @@ class Recorded:
 
     def __call__(self) -> None:
         self._calls += 1
-        if self._graph is None and self._calls == 2 and self.device.type == "cuda":
-            self._record()
-        if self._graph is not None:
-            self._graph.replay()
-        else:
+        if self.device.type != "cuda" or self.failure is not None:
             self.function()
+        elif self._calls == 1:
+            with _waits_of(self.device) as waits:
+                self.function()
+            if waits:  # recording it would fail, and a recording that fails leaves torch's memory in disorder
+                self.failure = f"it waits for the GPU ({waits[0]})"
+        else:
+            if self._graph is None:
+                self._record()
+            self._graph.replay() if self._graph is not None else self.function()
 
     def _record(self) -> None:
         graph = torch.cuda.CUDAGraph()
@@ -63,11 +70,35 @@ class Recorded:
         self._graph = graph
 
     def _give_up(self, graph: Any, before: Sequence[torch.Tensor]) -> None:
+        _failed.append(graph)
         with contextlib.suppress(RuntimeError):
             graph.capture_end()  # fails as well, but ends the recording
         torch.cuda.synchronize(self.device)
         for generator, state in zip(self.generators, before, strict=True):
             generator.set_state(state)
+
+
+_failed: list[Any] = []
+"""recordings that failed: what they had allocated may still be in use, so they are kept"""
+
+
+@contextlib.contextmanager
+def _waits_of(device: torch.device) -> Iterator[list[str]]:
+    """Where the host waits for the device inside, as far as torch notices: file and line."""
+    waits: list[str] = []
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield waits
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+    for warning in caught:
+        if "synchronizing CUDA operation" in str(warning.message):
+            waits.append(f"{Path(warning.filename).name}, line {warning.lineno}")
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     "pendulum": lambda: _classic("pendulum", ppo=PENDULUM),
     "CartPole-v1": lambda: _cartpole("CartPole-v1", **PYTHON, steps=300_000),
     "Acrobot-v1": lambda: _classic("Acrobot-v1", **PYTHON, steps=500_000),
-    "MountainCar-v0": lambda: _classic("MountainCar-v0", **PYTHON, steps=1_000_000),
+    "MountainCar-v0": lambda: _classic("MountainCar-v0", **PYTHON, steps=1_500_000),
     "Pendulum-v1": lambda: _classic("Pendulum-v1", **PYTHON, steps=500_000, ppo=PENDULUM),
     "LunarLander-v3": lambda: _classic("LunarLander-v3", **PYTHON, steps=1_500_000, ppo=LANDER),
 }

@@ -31,13 +31,13 @@ def _cartpole() -> TrainConfig:
 def _breakout() -> TrainConfig:
     return TrainConfig(
         env="breakout",
-        steps=1_000_000_000,
+        steps=800_000_000,
         horizon=64,
-        minibatch=131072,
+        minibatch=32768,
         epochs=1,
         device="cuda",
         vector=VectorConfig(num_envs=8192),
-        policy=PolicyConfig(hidden=(128,), activation="relu", core="mingru", core_size=128),
+        policy=PolicyConfig(hidden=(128, 128), activation="relu"),
         ppo=PPOConfig(normalize_value=True, entropy_coef=0.003),
         optimizer=OptimizerConfig(learning_rate=3e-3),
     )

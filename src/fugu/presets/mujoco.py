@@ -34,6 +34,10 @@ TASKS = (
 
 PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     **{task: partial(_mujoco, task) for task in TASKS},
+    "Walker2d-v5": lambda: _mujoco(
+        "Walker2d-v5",
+        policy=PolicyConfig(hidden=(64, 64), initial_std=0.5, share=False, normalize_observation=True),
+    ),
     "HalfCheetah-v5": lambda: _mujoco(
         "HalfCheetah-v5",
         policy=PolicyConfig(hidden=(256, 256), activation="relu", initial_std=0.15, share=False, normalize_observation=True),

@@ -9,6 +9,7 @@ host looks at them now and then.
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -48,10 +49,12 @@ class Unattended:
         self._names: list[str] = []
         """of the metrics that minibatches have"""
         self._sums: Tensor | None = None
-        """of these metrics since the last look, then the number of minibatches and of those that were not finite"""
+        """of these metrics since the last look; one that was not finite makes its sum so"""
+        self._batches = 0
+        """since the last look"""
         self._last_names: list[str] = []
         self._last: Tensor | None = None
-        """the same of what ``finish`` says of a batch, then the number of batches"""
+        """the same of what ``finish`` says of a batch"""
         generators = [g for g in (trainer.generator, *trainer.algorithm.generators) if g.device.type == "cuda"]
         alone = isinstance(trainer.source, DeviceRollout)
         pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
@@ -84,14 +87,13 @@ class Unattended:
     def _do_learn(self) -> None:
         assert self._batch is not None
         last = self.trainer.learn(self._batch, self._watch)
-        values = torch.stack([*last.values(), torch.ones((), device=self.device)])
+        values = torch.stack(list(last.values()))
         if self._last is None:
             self._last_names, self._last = list(last), torch.zeros_like(values)
         self._last += values
 
     def _watch(self, minibatch: Batch, loss: Tensor, metrics: Metrics) -> bool:
-        bad = ~(torch.isfinite(loss) & torch.isfinite(metrics["loss/grad_norm"]))
-        values = torch.stack([*metrics.values(), torch.ones_like(loss), bad.to(loss.dtype)]).detach()
+        values = torch.stack(list(metrics.values())).detach()
         if self._sums is None:
             self._names, self._sums = list(metrics), torch.zeros_like(values)
         self._sums += values
@@ -127,6 +129,7 @@ class Unattended:
                 with trainer.clock(phase):
                     event.synchronize()
             trainer.updates += 1
+            self._batches += 1
             if self.at_look or interrupt.asked or time.monotonic() - began > LOOK_SECONDS:
                 break
         for phase, event in waiting:
@@ -139,17 +142,17 @@ class Unattended:
         read = torch.cat(
             [self._sums.double(), self._last.double(), self.steps.double()[None], self._rate.double()[None]]
         ).tolist()
-        split = len(self._names) + 2
-        *sums, count, bad = read[:split]
-        *last, batches = read[split:-2]
-        means = {name: total / max(count, 1.0) for name, total in zip(self._names, sums, strict=True)}
-        if bad:
+        split, batches = len(self._names), max(self._batches, 1)
+        minibatches = batches * self.trainer.count * self.trainer.config.epochs
+        means = {name: total / minibatches for name, total in zip(self._names, read[:split], strict=True)}
+        if not all(math.isfinite(value) for value in means.values()):
             tensors = {name: torch.tensor(value) for name, value in means.items()}
             raise Diverged(self._batch, tensors, self.trainer.algorithm.modules["policy"])
         self._sums.zero_()
         self._last.zero_()
+        self._batches = 0
         self.trainer.steps = round(read[-2])
-        means.update({name: total / max(batches, 1.0) for name, total in zip(self._last_names, last, strict=True)})
+        means.update({name: total / batches for name, total in zip(self._last_names, read[split:-2], strict=True)})
         return {"learning_rate": read[-1], **means}
 
     def _say_why(self) -> None:
