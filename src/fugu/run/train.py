@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fugu.config import override, to_toml
+from fugu.cuda import failure
 from fugu.emulation.place import from_anywhere, from_here
 from fugu.errors import ConfigError, FuguError
 from fugu.presets import preset
@@ -55,6 +56,7 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
     config = override(config, {"env": from_anywhere(config.env), "policy.net": from_anywhere(config.policy.net)})
     text = to_toml(config)  # refuses what could not be read back
     with ExitStack() as stack:
+        stack.enter_context(failure.explained())
         timer = Timer()
         trainer = make_trainer(config, clock=timer)
         stack.callback(trainer.source.vec.close)
@@ -71,6 +73,7 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
     config = run.with_config(changes or {})
     _refuse_other_run(run.config, config)
     with ExitStack() as stack:
+        stack.enter_context(failure.explained())
         stack.enter_context(run.folder.lock())
         path = checkpoint.find(run.folder.checkpoints, "latest")
         timer = Timer()
