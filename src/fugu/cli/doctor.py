@@ -35,6 +35,8 @@ EXTRAS = {
     "video": (("imageio_ffmpeg", "PIL"), "fugu video"),
 }
 
+NOT_MISSED = "none, which only a GPU needs"
+
 Status = Literal["ok", "info", "warning", "broken"]
 MARKS = {"ok": ("ok", "green"), "info": ("-", "dim"), "warning": ("!", "yellow"), "broken": ("broken", "red")}
 
@@ -156,14 +158,14 @@ def _cuda() -> Iterator[Item]:
         yield Item("CUDA driver", "ok", f"for CUDA {driver_version()}")
     except FuguError as error:
         fix = "install NVIDIA's driver, so that nvidia-smi works" if nvidia_driver() or gpus else ""
-        yield Item("CUDA driver", missing, "none" if not gpus else str(error), fix)
+        yield Item("CUDA driver", missing, NOT_MISSED if not gpus else str(error), fix)
     try:
         yield Item("NVRTC", "ok", f"{nvrtc_version()} ({nvrtc_path()})")
     except FuguError as error:
         major = (torch.version.cuda or "").split(".")[0]
         package = "nvidia-cuda-nvrtc" + ("-cu12" if major == "12" else "")
         yield Item(
-            "NVRTC", missing, "none" if not gpus else str(error), f"pip install {package}, or set CUDA_HOME" if gpus else ""
+            "NVRTC", missing, NOT_MISSED if not gpus else str(error), f"pip install {package}, or set CUDA_HOME" if gpus else ""
         )
     for i, name in enumerate(gpus):
         yield gpu_item(f"cuda:{i}", name)
