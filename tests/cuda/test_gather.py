@@ -52,6 +52,15 @@ def test_a_batch_picks_with_it_and_stays_in_order(device: torch.device) -> None:
     assert all(torch.equal(picked[name], plain[name]) for name in given)
 
 
+def test_a_part_of_a_batch_is_copied_without_gaps(device: torch.device) -> None:
+    given = columns(device)
+    part = Batch(given).part(16, 32).compact()
+    for name, column in given.items():
+        assert torch.equal(part[name], column[16:32]), name
+        assert part[name].data_ptr() != column[16:32].data_ptr()
+        assert name in PER_SEGMENT or lies_by_steps(part[name])
+
+
 def test_runs_must_divide_the_segments(device: torch.device) -> None:
     with pytest.raises(ConfigError, match="reward: 48 segments are not a multiple of together=5"):
         gather(columns(device), torch.tensor([0], device=device), once=PER_SEGMENT, together=5)

@@ -55,7 +55,8 @@ class Batch:
         whole = self.columns["reward"]
         if not self._by_time or whole.t().is_contiguous() or not ready(whole):
             return self
-        return Batch(gather(self.columns, torch.arange(len(whole), device=whole.device), once=PER_SEGMENT))
+        one = torch.zeros(1, dtype=torch.int64, device=whole.device)  # run of neighbours: all of them
+        return Batch(gather(self.columns, one, once=PER_SEGMENT, together=len(whole)))
 
     @property
     def _by_time(self) -> bool:
