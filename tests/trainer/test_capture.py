@@ -13,6 +13,7 @@ import torch
 from fugu.algorithm.config import PPOConfig
 from fugu.policy.config import PolicyConfig
 from fugu.rollout.device import DeviceRollout
+from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import CheckpointConfig, OptimizerConfig, TrainConfig
 from fugu.trainer.diverged import Diverged
@@ -49,8 +50,6 @@ def trained(settings: TrainConfig, updates: int, folder=None, cut: int | None = 
         trainer.save()
         trainer.source.vec.close()
         trainer = make_trainer(settings, folder)
-        from fugu.trainer import checkpoint
-
         trainer.load(checkpoint.find(folder, "latest"))
         while trainer.updates < updates:
             seen.append(one_update(trainer))
@@ -179,3 +178,17 @@ def test_fused_kernels_do_what_torch_does(device):
         assert (weights[0] - weights[1]).abs().median() < 1e-6
         for trainer in (fused, plain):
             trainer.source.vec.close()
+
+
+def test_a_run_whose_environments_leave_the_device_starts_new_episodes(tmp_path):
+    settings = config("cpu")
+    trainer = make_trainer(settings, tmp_path)
+    trainer.start()
+    one_update(trainer)
+    trainer.save()
+    trainer.source.vec.close()
+    elsewhere = make_trainer(dataclasses.replace(settings, vector=VectorConfig(num_envs=64)), tmp_path)
+    elsewhere.load(checkpoint.find(tmp_path, "latest"))
+    assert elsewhere.steps == trainer.steps
+    elsewhere.update(Interrupt())
+    elsewhere.source.vec.close()
