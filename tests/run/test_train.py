@@ -6,12 +6,10 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 import fugu
 from fugu.cli.main import main
-from fugu.errors import ConfigError, GpuError
-from fugu.run import train as train_module
+from fugu.errors import ConfigError
 from fugu.run.config import LogConfig
 from fugu.run.overview import overviews
 from fugu.run.store import RunError
@@ -149,13 +147,3 @@ def test_settings_of_an_environment_add_to_those_of_its_preset(monkeypatch):
     monkeypatch.setattr(command, "_next_commands", lambda run: 0)
     assert command.main(["ALE/Pong-v5", "--env.stack", "2"]) == 0
     assert seen["config"].env_kwargs == {"game": "ALE/Pong-v5", "stack": 2}
-
-
-def test_a_gpu_without_memory_is_one_line_that_says_what_to_do(tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nmore")
-
-    monkeypatch.setattr(train_module, "make_trainer", full)
-    with pytest.raises(GpuError, match=r"--num-envs.*Tried to allocate 20.00 GiB") as caught:
-        fugu.train("bandit", runs=tmp_path)
-    assert "\n" not in str(caught.value)

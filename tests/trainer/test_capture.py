@@ -140,6 +140,41 @@ def test_training_ends_at_a_look_whatever_the_time_it_took(device):
     trainer.source.vec.close()
 
 
+MASKED = """
+import gymnasium as gym, numpy as np, torch
+
+class Masked:
+    observation_space = gym.spaces.Box(0, 1, (3,), np.float32)
+    action_space = gym.spaces.Discrete(4)
+    time_limit = 5
+
+    def reset(self, n, uniform):
+        return {"seen": uniform(3)}
+
+    def step(self, state, action):
+        return state, (action == 1).float(), torch.zeros_like(action, dtype=torch.bool)
+
+    def observe(self, state):
+        return state["seen"]
+
+    def action_mask(self, state):
+        return torch.arange(4, device=state["seen"].device).expand(len(state["seen"]), 4) < 2
+"""
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_forbidden_actions_count_in_the_loss_as_in_the_rollout(device, tmp_path):
+    """The network is one that fused kernels take, but they know no action masks."""
+    from fugu.cuda import emulation
+
+    (tmp_path / "masked.py").write_text(MASKED)
+    settings = config(device, env=f"{tmp_path / 'masked.py'}:Masked", env_kwargs={})
+    with emulation():
+        _, _, seen = trained(settings, 1)
+    assert seen[0]["loss/entropy"] <= 0.6932  # of two choices, not of four
+    assert seen[0]["loss/clip_fraction"] < 0.5
+
+
 @pytest.mark.gpu
 def test_a_policy_that_asks_the_host_runs_without_a_recording(recwarn):
     trainer = make_trainer(config("cuda"))

@@ -103,7 +103,7 @@ class PPO:
         return batch.also(**added)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        if self.fused is not None:
+        if self.fused is not None and "action_mask" not in batch:  # which its kernels do not know
             return self._fused_loss(batch, self.fused)
         c, batch = self.config, batch.compact()
         out = self.policy(batch["obs"], batch.get("state"), batch["first"])

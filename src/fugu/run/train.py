@@ -6,14 +6,15 @@ import dataclasses
 import operator
 import os
 import signal
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from fugu.config import override, to_toml
+from fugu.cuda import failure
 from fugu.emulation.place import from_anywhere, from_here
-from fugu.errors import ConfigError, FuguError, GpuError
+from fugu.errors import ConfigError, FuguError
 from fugu.presets import preset
 from fugu.run import store
 from fugu.run.dashboard import Dashboard, Header
@@ -55,7 +56,7 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
     config = override(config, {"env": from_anywhere(config.env), "policy.net": from_anywhere(config.policy.net)})
     text = to_toml(config)  # refuses what could not be read back
     with ExitStack() as stack:
-        stack.enter_context(_gpu_in_words())
+        stack.enter_context(failure.explained())
         timer = Timer()
         trainer = make_trainer(config, clock=timer)
         stack.callback(trainer.source.vec.close)
@@ -72,7 +73,7 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
     config = run.with_config(changes or {})
     _refuse_other_run(run.config, config)
     with ExitStack() as stack:
-        stack.enter_context(_gpu_in_words())
+        stack.enter_context(failure.explained())
         stack.enter_context(run.folder.lock())
         path = checkpoint.find(run.folder.checkpoints, "latest")
         timer = Timer()
@@ -87,26 +88,6 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
         if run.folder.diverged.exists():
             run.folder.diverged.replace(run.folder.diverged.with_stem("diverged-earlier"))
         return _run(run, trainer, timer)
-
-
-@contextmanager
-def _gpu_in_words() -> Iterator[None]:
-    """What a GPU has to complain about, as one line with a remedy."""
-    import torch
-
-    broken: Any = getattr(torch, "AcceleratorError", ())
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise GpuError(
-            "the GPU's memory is full; use fewer environments (--num-envs), a smaller --minibatch, a shorter --horizon or a "
-            f"smaller network. torch says: {str(error).splitlines()[0]}"
-        ) from error
-    except broken as error:
-        raise GpuError(
-            f"the GPU stopped: {str(error).splitlines()[0]}. The last checkpoint is good: fugu train --resume latest. If it "
-            "happens again, run with CUDA_LAUNCH_BLOCKING=1 in the environment and report where"
-        ) from error
 
 
 FIXED = (

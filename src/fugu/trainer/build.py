@@ -152,7 +152,11 @@ def find_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device={name!r}: training runs on cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device={name!r}, but torch {torch.__version__} finds no CUDA device here; use --device cpu")
+        why = "is built for the CPU only" if torch.version.cuda is None else "finds no GPU here"
+        raise ConfigError(
+            f"device={name!r}, but torch {torch.__version__} {why}; `fugu doctor` says what is missing. A new run with --device cpu "
+            "needs no GPU"
+        )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"device={name!r}, but there are {torch.cuda.device_count()} CUDA devices; use --device cuda:0")
     return device

@@ -93,9 +93,9 @@ class TrainConfig:
     epochs: int = 1
     """how often a batch is gone through"""
     device: str = "cpu"
-    """where the policy learns: cpu, cuda, cuda:1"""
+    """where the policy learns: cpu, cuda, cuda:1. On a GPU environments in C++ and in torch are there as well"""
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
-    """of matrix products on a GPU: float32, tf32 (10 bits of mantissa) or bf16 (8); auto: tf32. A CPU always has float32"""
+    """of matrix products on a GPU: float32, tf32 (10 bits of mantissa) or bf16 (7); auto: tf32. A CPU always has float32"""
     threads: int | None = None
     """that compute the policy; none: one per usable core"""
     vector: VectorConfig = field(default_factory=lambda: VectorConfig(num_envs=64))

@@ -114,7 +114,9 @@ class VectorConfig:
                 raise ConfigError(f"device={self.device!r} is for backend='device'; got backend={self.backend!r}")
             return
         if self.device is None:
-            raise ConfigError("backend='device' needs a device; try device='cuda'")
+            raise ConfigError(
+                "backend='device' needs a device; try device='cuda'. Training needs no backend for that: --device cuda alone"
+            )
         refused = {
             "num_workers": self.num_workers is not None,
             "batch_size": self.num_batches > 1,
