@@ -1,6 +1,7 @@
 """Segments of a rollout on the device, picked by number: all columns of a batch in one launch.
 
-In: columns as ``rollout/batch.py`` has them, ``[segments, horizon, ...]`` or ``[segments, ...]``, the former step by step in memory.
+In: columns as ``rollout/batch.py`` has them, ``[segments, horizon, ...]`` or ``[segments, ...]``, the former step by step in memory;
+they may be some of the segments of a longer one.
 Out: the same for the segments that were picked, step by step in memory again.
 """
 
@@ -35,13 +36,13 @@ def gather(columns: Mapping[str, Tensor], index: Tensor, *, once: Collection[str
     out: dict[str, Tensor] = {}
     boxes, most = [], 0
     for name, column in columns.items():
-        source = (column if name in once else column.transpose(0, 1)).contiguous()
-        steps, shape = (1, source.shape) if name in once else (source.shape[0], source.shape[1:])
+        source = _in_steps(column.unsqueeze(0) if name in once else column.transpose(0, 1))
+        steps, shape = source.shape[0], source.shape[1:]
         if shape[0] % together:
             raise ConfigError(f"{name}: {shape[0]} segments are not a multiple of together={together}")
         made = source.new_empty((runs * together, *shape[1:]) if name in once else (steps, runs * together, *shape[1:]))
         row = source.element_size() * shape[1:].numel()
-        steps_bytes = (shape[0] * row, runs * together * row)
+        steps_bytes = (source.stride(0) * source.element_size(), runs * together * row)
         aligned = (source.data_ptr() | made.data_ptr() | steps_bytes[0] | steps_bytes[1] | row * together) & 15
         unit = 16 if aligned == 0 else 4 if aligned & 3 == 0 else 1
         most = max(most, steps * steps_bytes[1] // unit)
@@ -54,3 +55,8 @@ def gather(columns: Mapping[str, Tensor], index: Tensor, *, once: Collection[str
         run = kernel("gather.h", "gather", "spi", device)
         run((min(blocks(most, 256), MAX_BLOCKS), len(boxes)), 256, packed, index.contiguous(), runs)
     return out
+
+
+def _in_steps(column: Tensor) -> Tensor:
+    """``[steps, segments, ...]`` as it is, if the segments of each step lie in one piece; where the next step begins is free."""
+    return column if len(column) == 0 or column[0].is_contiguous() else column.contiguous()

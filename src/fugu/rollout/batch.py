@@ -55,7 +55,8 @@ class Batch:
         whole = self.columns["reward"]
         if not self._by_time or whole.t().is_contiguous() or not ready(whole):
             return self
-        return Batch(gather(self.columns, torch.arange(len(whole), device=whole.device), once=PER_SEGMENT))
+        all_of_it = torch.zeros(1, dtype=torch.int64, device=whole.device)
+        return Batch(gather(self.columns, all_of_it, once=PER_SEGMENT, together=len(whole)))
 
     @property
     def _by_time(self) -> bool:
