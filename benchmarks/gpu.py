@@ -9,6 +9,7 @@
 ``mingru``    PPO on breakout, MinGRU-128
 ``solve``     seconds from the first update to a mean return over 100 episodes, three seeds
 ``feed``      the MinGRU on the GPU with breakout on the CPU's cores
+``precision`` what breakout is learned to with products in float32, tf32 and bf16, two seeds each
 
 A training run reports steps per second (slope over ``--seconds``, after recording), the rollout and the update alone, the kernels
 per step of the rollout and per minibatch, the share of the card's arithmetic and memory limits, and returns as they grew.
@@ -284,7 +285,7 @@ def feed(seconds: float, repeats: int) -> dict[str, Any]:
     results = {}
     for envs, batch in ((8192, 4096), (16384, 4096), (32768, 8192)):
         name = f"{envs} envs in batches of {batch}"
-        changes = {"backend": "native", "num_envs": envs, "batch_size": batch, "minibatch": 16384 * 8, **MINGRU}
+        changes = {"backend": "native", "num_envs": envs, "batch_size": batch, "minibatch": 131072, **MINGRU, **BF16}
         try:
             results[name] = training("breakout", seconds, repeats, **changes)
         except Exception as error:
@@ -293,8 +294,36 @@ def feed(seconds: float, repeats: int) -> dict[str, Any]:
     return results
 
 
+def precision(seconds: float, repeats: int) -> dict[str, Any]:
+    """Whether rounded products learn as well: the same run with each, and the return at its end."""
+    results: dict[str, Any] = {}
+    cases = {"MLP 128-128": ("float32", "tf32"), "MinGRU-128": ("tf32", "bf16")}
+    for name, kinds in cases.items():
+        for kind in kinds:
+            changes: dict[str, Any] = {"precision": kind, "steps": 500_000_000, "log.board": "off"}
+            if name.startswith("MinGRU"):
+                changes |= {**MINGRU, "minibatch": 65536}
+            runs = [learned(seed, changes) for seed in range(2)]
+            results[f"{name}, {kind}"] = runs
+            print(f"{name}, {kind}: {[(run['return'], run['seconds']) for run in runs]}", flush=True)
+    return results
+
+
+def learned(seed: int, changes: dict[str, Any]) -> dict[str, Any]:
+    trainer = make_trainer(override(preset("breakout", device="cuda"), {"seed": seed, **changes}))
+    began, last = time.perf_counter(), None
+    try:
+        trainer.start()
+        while not trainer.finished:
+            last = trainer.update(Interrupt()).get("episode/return", last)
+    finally:
+        trainer.source.vec.close()
+    return {"seed": seed, "return": last, "steps": trainer.steps, "seconds": round(time.perf_counter() - began, 2)}
+
+
 LSTM: dict[str, Any] = {"core": "lstm", "core_size": 128, "hidden": (128,)}
 MINGRU: dict[str, Any] = {"core": "mingru", "core_size": 128, "hidden": (128,)}
+BF16: dict[str, Any] = {"precision": "bf16"}
 
 CASES = {
     "env": env_alone,
@@ -310,21 +339,22 @@ CASES = {
     "lstm": several(
         "breakout",
         {
-            "8192 x 64, minibatch 131072, bf16": {**LSTM, "precision": "bf16"},
-            "16384 x 64, minibatch 262144, bf16": {**LSTM, "precision": "bf16", "num_envs": 16384, "minibatch": 262144},
-            "8192 x 64, minibatch 131072, tf32": LSTM,
+            "8192 x 64, minibatch 65536, bf16": {**LSTM, **BF16, "num_envs": 8192, "minibatch": 65536},
+            "16384 x 64, minibatch 131072, bf16": {**LSTM, **BF16, "num_envs": 16384, "minibatch": 131072},
+            "32768 x 64, minibatch 262144, bf16": {**LSTM, **BF16, "num_envs": 32768, "minibatch": 262144},
         },
     ),
     "mingru": several(
         "breakout",
         {
-            "8192 x 64, minibatch 131072, bf16": {**MINGRU, "precision": "bf16"},
-            "16384 x 64, minibatch 262144, bf16": {**MINGRU, "precision": "bf16", "num_envs": 16384, "minibatch": 262144},
-            "8192 x 64, minibatch 131072, tf32": MINGRU,
+            "8192 x 64, minibatch 65536, bf16": {**MINGRU, **BF16, "num_envs": 8192, "minibatch": 65536},
+            "16384 x 64, minibatch 131072, bf16": {**MINGRU, **BF16, "num_envs": 16384, "minibatch": 131072},
+            "32768 x 64, minibatch 262144, bf16": {**MINGRU, **BF16, "num_envs": 32768, "minibatch": 262144},
         },
     ),
     "solve": solve,
     "feed": feed,
+    "precision": precision,
 }
 
 if __name__ == "__main__":
