@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from fugu.algorithm.config import PPOConfig
+from fugu.errors import GpuError
 from fugu.policy.config import PolicyConfig
 from fugu.rollout.device import DeviceRollout
-from fugu.trainer import checkpoint
+from fugu.rollout.onpolicy import OnPolicy
+from fugu.trainer import build, checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import CheckpointConfig, OptimizerConfig, TrainConfig
 from fugu.trainer.diverged import Diverged
@@ -227,3 +229,18 @@ def test_a_run_whose_environments_leave_the_device_starts_new_episodes(tmp_path)
     assert elsewhere.steps == trainer.steps
     elsewhere.update(Interrupt())
     elsewhere.source.vec.close()
+
+
+def test_environments_that_cannot_be_on_the_device_stay_on_the_cpu_and_say_why(monkeypatch):
+    def fails(*_):
+        raise GpuError("libnvrtc was not found")
+
+    monkeypatch.setattr(build, "lives_on_device", lambda *_: True)
+    monkeypatch.setattr(build, "make_device_vec", fails)
+    settings = dataclasses.replace(config("cpu"), vector=VectorConfig(num_envs=64))
+    with pytest.warns(RuntimeWarning, match="stay on the CPU.*libnvrtc was not found"):
+        trainer = make_trainer(settings)
+    assert isinstance(trainer.source, OnPolicy)
+    trainer.source.vec.close()
+    with pytest.raises(GpuError):  # asked for by name
+        make_trainer(config("cpu"))

@@ -10,7 +10,6 @@ import torch
 
 from fugu.errors import GpuError
 
-
 _BROKEN: Any = getattr(torch, "AcceleratorError", ())
 """not in torch 2.8"""
 
