@@ -62,7 +62,8 @@ def test_a_part_is_made_compact_without_a_second_copy(device: torch.device, monk
     assert all(copy.is_contiguous() for copy in copies)
     for name, column in given.columns.items():
         assert torch.equal(found[name], column), name
-        assert name in PER_SEGMENT or lies_by_steps(found[name])
+        assert name in PER_SEGMENT or lies_by_steps(found[name]) is (name != "obs")
+    assert found["obs"] is given["obs"]
 
 
 def test_runs_must_divide_the_segments(device: torch.device) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fugu.policy.config import PolicyConfig
 from fugu.policy.distribution import Distribution
-from fugu.policy.encoder import Encoder
+from fugu.policy.encoder import Encoder, Reals
 from fugu.policy.layers import MLP, POLICY_GAIN, VALUE_GAIN, Linear, orthogonal
 from fugu.spaces import Layout
 
@@ -40,6 +40,12 @@ class DefaultNet(nn.Module):
         # What both read is multiplied once: the value is the last output of a common head.
         self.heads = nn.ModuleList([_side_by_side(policy, value)] if config.share else [policy, value])
         self.log_std = nn.Parameter(torch.full((free,), math.log(config.initial_std))) if free else None
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether the shared layers read rows of observations as they are."""
+        parts = self.encoder.parts
+        return self.value_trunk is None and len(self.trunk.layers) > 0 and len(parts) == 1 and isinstance(parts[0], Reals)
 
     def encode(self, obs: Any) -> Tensor:
         features = self.encoder(leaves(obs))
