@@ -41,8 +41,8 @@ extern "C" __global__ void lstm_cell(const Number* gates, const float* c, int64_
 #pragma unroll
   for (int e = 0; e < kWide; ++e) {
     const float kept = forgets ? 0.0f : number_at(before, e);
-    cell[e] = sigmoid(number_at(keep, e)) * kept + sigmoid(number_at(in, e)) * tanhf(number_at(candidate, e));
-    h[e] = sigmoid(number_at(open, e)) * tanhf(cell[e]);
+    cell[e] = sigmoid(number_at(keep, e)) * kept + sigmoid(number_at(in, e)) * tanh_of(number_at(candidate, e));
+    h[e] = sigmoid(number_at(open, e)) * tanh_of(cell[e]);
   }
   store_some(out + static_cast<int64_t>(row) * size + channel, h);
   store_some(state + static_cast<int64_t>(row) * 2 * size + channel, h);
