@@ -1,4 +1,4 @@
-"""Shared by all tests: a guard against anything left behind."""
+"""Shared by all tests: what needs a GPU is skipped without one; a guard against anything left behind."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """``-m gpu`` where there is none says so, instead of failing."""
+    if item.get_closest_marker("gpu") is not None:
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
 
 
 def descriptors() -> set[str]:

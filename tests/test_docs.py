@@ -1,7 +1,8 @@
 """Every code block of the README and the docs runs.
 
 Python blocks run as scripts. Of shell blocks, the lines that start with ``fugu`` run, one after the other, in one empty folder per
-page; the others (``make``, ``pip``) set up what is running these tests.
+page; the others (``make``, ``pip``) set up what is running these tests. Blocks that begin with ```` ```sh gpu ```` or
+```` ```python gpu ```` need a GPU: they run with the marker gpu, and are skipped where there is none.
 """
 
 from __future__ import annotations
@@ -27,15 +28,30 @@ for command in sys.argv[1:]:
     if code:
         sys.exit(f"fugu {command} ended with {code}")
 """
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```([\w ]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+MARKS = {"": (), " gpu": pytest.mark.gpu}
 
 
-def blocks(page: Path, *languages: str) -> list[str]:
-    return [code for language, code in BLOCK.findall(page.read_text()) if language in languages]
+def blocks(page: Path, language: str) -> list[str]:
+    return [code for named, code in BLOCK.findall(page.read_text()) if named == language]
 
 
 def python_blocks() -> list[object]:
-    return [pytest.param(code, id=f"{page.stem}-{i}") for page in PAGES for i, code in enumerate(blocks(page, "python"))]
+    return [
+        pytest.param(code, id=f"{page.stem}{needs}-{i}".replace(" ", "-"), marks=marks)
+        for needs, marks in MARKS.items()
+        for page in PAGES
+        for i, code in enumerate(blocks(page, f"python{needs}"))
+    ]
+
+
+def pages_with_commands() -> list[object]:
+    return [
+        pytest.param(page, f"sh{needs}", id=f"{page.stem}{needs}".replace(" ", "-"), marks=marks)
+        for needs, marks in MARKS.items()
+        for page in PAGES
+        if blocks(page, f"sh{needs}")
+    ]
 
 
 @pytest.mark.parametrize("code", python_blocks())
@@ -45,9 +61,9 @@ def test_python_block_runs(code, tmp_path):
     run([sys.executable, script], tmp_path)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")], ids=lambda page: page.stem)
-def test_commands_of_page_run(page, tmp_path):
-    lines = [line.split("  #")[0] for code in blocks(page, "sh") for line in code.splitlines()]
+@pytest.mark.parametrize(("page", "language"), pages_with_commands())
+def test_commands_of_page_run(page, language, tmp_path):
+    lines = [line.split("  #")[0] for code in blocks(page, language) for line in code.splitlines()]
     commands = [line for line in lines if line.startswith("fugu ")]
     assert commands or page.name != "README.md"
     run([sys.executable, "-c", ONE_AFTER_THE_OTHER, *(command.removeprefix("fugu ") for command in commands)], tmp_path)
@@ -56,7 +72,7 @@ def test_commands_of_page_run(page, tmp_path):
 def test_every_block_names_a_known_language():
     for page in PAGES:
         for language, code in BLOCK.findall(page.read_text()):
-            assert language in ("python", "sh", "text"), f"{page.name}: {language!r} in\n{code}"
+            assert language in ("python", "python gpu", "sh", "sh gpu", "text"), f"{page.name}: {language!r} in\n{code}"
 
 
 def test_every_command_has_an_example():

@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 
+from fugu.presets import preset
+from fugu.trainer.build import make_trainer
 from fugu.trainer.interrupt import Interrupt
 from tests.trainer.test_loop import BASE
 from tests.trainer.test_saving import trainer_of
@@ -32,3 +35,24 @@ def test_a_network_is_not_random_in_training(tmp_path):
     with trainer_of(dataclasses.replace(BASE, policy=policy, minibatch=None, epochs=1)) as trainer:
         metrics = trainer.update(Interrupt())
         assert metrics["loss/kl"] == pytest.approx(0, abs=1e-6) and metrics["loss/clip_fraction"] == 0
+
+
+def test_a_gpu_without_tf32_is_not_given_kernels_that_need_it(monkeypatch):
+    from fugu.cuda import emulation
+    from fugu.errors import ConfigError
+    from fugu.trainer import build
+
+    old, new = (7, 5), (8, 0)
+    config = dataclasses.replace(preset("cartpole"), device="cuda", precision="tf32")
+    card = torch.device("cuda")
+    with emulation():  # the network stays on the CPU: only the card's age is asked for
+        trainer = make_trainer(preset("cartpole"))
+        for capability in (old, new):
+            monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, capability=capability: capability)
+            assert (build._fused(config, trainer.algorithm, card) is None) == (capability == old)
+    trainer.source.vec.close()
+    build._check_precision(config, card)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: old)
+    with pytest.raises(ConfigError, match="precision=tf32 needs a GPU of compute capability 8.0"):
+        build._check_precision(config, card)
+    build._check_precision(dataclasses.replace(config, precision="auto"), card)

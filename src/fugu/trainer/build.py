@@ -32,6 +32,8 @@ from fugu.vector.device import DeviceVec
 from fugu.vector.device_native import NativeDevice
 from fugu.vector.vecenv import VecEnv
 
+TENSOR_CORES = (8, 0)
+"""compute capability of the first GPUs (Ampere) that multiply tf32 and bfloat16"""
 SMALL = 100_000
 """weights up to which torch gets one thread"""
 
@@ -41,6 +43,7 @@ def make_trainer(
 ) -> Trainer:
     """Everything a run needs, checked; ``folder`` is where checkpoints go. Close it with ``trainer.source.vec.close()``."""
     device = find_device(config.device)
+    _check_precision(config, device)
     keep_freed_memory()
     torch.set_num_threads(1)  # weights then start alike on any number of cores, and without waiting for threads to start
     if device.type == "cuda":
@@ -59,6 +62,19 @@ def make_trainer(
     except BaseException:
         vec.close()
         raise
+
+
+def _check_precision(config: TrainConfig, device: torch.device) -> None:
+    if config.precision in ("tf32", "bf16") and not _has_tensor_cores(device):
+        raise ConfigError(
+            f"precision={config.precision} needs a GPU of compute capability 8.0 (Ampere) or newer, {device} is older; "
+            "leave it at auto"
+        )
+
+
+def _has_tensor_cores(device: torch.device) -> bool:
+    """Those of tf32 and bfloat16; what is emulated on a CPU has everything."""
+    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= TENSOR_CORES
 
 
 def lives_on_device(config: TrainConfig, device: torch.device) -> bool:
@@ -97,7 +113,7 @@ def _fused(config: TrainConfig, algorithm: Algorithm, device: torch.device) -> F
     """A few kernels for network, loss and rollout together, where they fit."""
     if not isinstance(algorithm, PPO) or not ready(*algorithm.policy.parameters()):
         return None
-    if config.precision == "bf16" or config.ppo.vtrace or config.ppo.priority > 0:
+    if config.precision == "bf16" or config.ppo.vtrace or config.ppo.priority > 0 or not _has_tensor_cores(device):
         return None
     with contextlib.suppress(ConfigError):  # which says why not: then torch does it
         return Fused(algorithm.policy, algorithm.value_scale, passes=3 if config.precision == "float32" else 1)
