@@ -192,9 +192,11 @@ def test_a_policy_that_asks_the_host_runs_without_a_recording(recwarn):
     trainer.source.vec.close()
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_fused_kernels_do_what_torch_does(device):
-    """The first batch of both has the same actions; after an update the weights differ by the rounding of products alone."""
+def test_fused_kernels_do_what_torch_does():
+    """The first batch of both has the same actions; after an update the weights differ by the rounding of products alone.
+
+    On a CPU, where random numbers are the same whether they are drawn for one step or for all."""
+    device = "cpu"
     from fugu.cuda import emulation
 
     scaled = PPOConfig(normalize_value=True, entropy_final=0.0)

@@ -27,7 +27,7 @@ from fugu.rollout.feed import Feed
 from fugu.rollout.onpolicy import Clock, OnPolicy
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.loop import Source, Trainer
-from fugu.vector.config import usable_cores
+from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.device import DeviceVec
 from fugu.vector.device_native import NativeDevice
 from fugu.vector.vecenv import VecEnv
@@ -103,7 +103,10 @@ def make_device_vec(config: TrainConfig, device: torch.device) -> DeviceVec:
             f"passes={config.passes}: environments on {device} have one segment each in a batch; "
             f"use --horizon {config.passes * config.horizon} or more environments"
         )
-    settings = dataclasses.replace(config.vector, backend="device", device=str(device), infos=None)
+    if config.vector.backend == "device":
+        settings = dataclasses.replace(config.vector, device=str(device), infos=None)
+    else:  # chosen here: what was said of threads and batches was meant for a CPU
+        settings = VectorConfig(num_envs=config.vector.num_envs, backend="device", device=str(device))
     vec = vector.make(config.env, env_kwargs=config.env_kwargs, config=settings)
     assert isinstance(vec, DeviceVec)
     return vec
