@@ -9,13 +9,16 @@
 ``mingru``    PPO on breakout, MinGRU-128
 ``solve``     seconds from the first update to a mean return over 100 episodes, three seeds
 ``feed``      the MinGRU on the GPU with breakout on the CPU's cores
+``precision`` what breakout is learned to with products in float32, tf32 and bf16, two seeds each
 
-A training run reports steps per second (slope over ``--seconds``, after recording), the rollout and the update alone, the kernels
-per step of the rollout and per minibatch, the share of the card's arithmetic and memory limits, and returns as they grew.
+A training run goes to its end and reports steps per second (of three equal parts of it, after recording), the rollout and the
+update alone, the kernels per step of the rollout and per minibatch, the share of the card's arithmetic and memory limits, and
+returns as they grew.
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -39,12 +42,11 @@ BANDWIDTH = 4.8e12
 # --- training ---
 
 
-def training(env: str, seconds: float, repeats: int, **changes: Any) -> dict[str, Any]:
-    config = override(preset(env, device="cuda"), {"steps": 10**12, "schedule": "constant", "log.board": "off", **changes})
-    trainer = make_trainer(config)
+def training(env: str, repeats: int, **changes: Any) -> dict[str, Any]:
+    trainer = make_trainer(override(preset(env, device="cuda"), {"log.board": "off", **changes}))
     try:
         trainer.start()
-        return {"config": described(trainer), **measured(trainer, seconds, repeats)}
+        return {"config": described(trainer), **measured(trainer, repeats)}
     finally:
         trainer.source.vec.close()
         del trainer
@@ -66,30 +68,27 @@ def described(trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def measured(trainer: Trainer, seconds: float, repeats: int) -> dict[str, Any]:
+def measured(trainer: Trainer, repeats: int) -> dict[str, Any]:
+    """Train to the end of the run. Speeds are those of ``repeats`` equal parts of it, from when everything is recorded."""
     curve: list[tuple[float, int, float]] = []
+    times: list[tuple[float, int]] = []
     began = time.perf_counter()
-
-    def update() -> None:
+    while not trainer.finished:
         metrics = trainer.update(Interrupt())
+        now = time.perf_counter() - began
+        if trainer.updates >= 4:  # the first ran eagerly, the second was recorded
+            times.append((now, trainer.steps))
         if "episode/return" in metrics:
-            curve.append((round(time.perf_counter() - began, 3), trainer.steps, round(metrics["episode/return"], 2)))
-
-    while trainer.updates < 4:  # the first runs eagerly, the second is recorded
-        update()
-    speeds = []
-    for _ in range(repeats):
-        start, steps = time.perf_counter(), trainer.steps
-        while time.perf_counter() - start < seconds:
-            update()
-        speeds.append((trainer.steps - steps) / (time.perf_counter() - start))
+            curve.append((round(now, 3), trainer.steps, round(metrics["episode/return"], 2)))
+    marks = [times[round(i * (len(times) - 1) / repeats)] for i in range(repeats + 1)]
+    speeds = [(steps - before) / (end - start) for (start, before), (end, steps) in itertools.pairwise(marks)]
     rate = statistics.median(speeds)
     out: dict[str, Any] = {"steps_per_second": {"median": rate, "min": min(speeds), "max": max(speeds), "runs": repeats}}
     out.update(alone(trainer))
     flops, bytes_moved = work(trainer)
-    precision = "tf32" if trainer.config.precision == "auto" else trainer.config.precision
+    kind = "tf32" if trainer.config.precision == "auto" else trainer.config.precision
     out["flop_per_step"] = flops
-    out["share_of_arithmetic_limit"] = rate * flops / PEAK[precision]
+    out["share_of_arithmetic_limit"] = rate * flops / PEAK[kind]
     out["share_of_memory_limit"] = rate * bytes_moved / BANDWIDTH
     out["curve"] = thinned(curve)
     return out
@@ -155,11 +154,11 @@ def thinned(curve: list[tuple[float, int, float]], points: int = 24) -> list[tup
 
 
 def several(env: str, settings: dict[str, dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    def case(seconds: float, repeats: int) -> dict[str, Any]:
+    def case(repeats: int) -> dict[str, Any]:
         results = {}
         for name, changes in settings.items():
             try:
-                results[name] = training(env, seconds, repeats, **changes)
+                results[name] = training(env, repeats, **changes)
             except Exception as error:  # one that does not fit the card leaves the others alone
                 results[name] = {"error": f"{type(error).__name__}: {error}"[:500]}
             print(f"{env}, {name}: {line(results[name])}", flush=True)
@@ -191,7 +190,7 @@ def line(result: dict[str, Any]) -> str:
 # --- environments alone, and kernels ---
 
 
-def env_alone(seconds: float, repeats: int) -> dict[str, Any]:
+def env_alone(repeats: int) -> dict[str, Any]:
     from fugu.cuda.graph import Recorded
     from fugu.vector import make
     from fugu.vector.config import VectorConfig
@@ -218,7 +217,7 @@ def env_alone(seconds: float, repeats: int) -> dict[str, Any]:
     return results
 
 
-def kernels(seconds: float, repeats: int) -> dict[str, Any]:
+def kernels(repeats: int) -> dict[str, Any]:
     from fugu.advantage import gae, vtrace
     from fugu.cuda.graph import Recorded
 
@@ -258,7 +257,7 @@ def kernels(seconds: float, repeats: int) -> dict[str, Any]:
 TARGETS = {"cartpole": 475.0, "breakout": 30.0}
 
 
-def solve(seconds: float, repeats: int) -> dict[str, Any]:
+def solve(repeats: int) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for env, target in TARGETS.items():
         runs = []
@@ -280,21 +279,57 @@ def solve(seconds: float, repeats: int) -> dict[str, Any]:
     return results
 
 
-def feed(seconds: float, repeats: int) -> dict[str, Any]:
+def feed(repeats: int) -> dict[str, Any]:
     results = {}
     for envs, batch in ((8192, 4096), (16384, 4096), (32768, 8192)):
         name = f"{envs} envs in batches of {batch}"
-        changes = {"backend": "native", "num_envs": envs, "batch_size": batch, "minibatch": 16384 * 8, **MINGRU}
+        changes = {
+            "backend": "native",
+            "num_envs": envs,
+            "batch_size": batch,
+            "minibatch": 131072,
+            "steps": 60_000_000,
+            **MINGRU,
+            **BF16,
+        }
         try:
-            results[name] = training("breakout", seconds, repeats, **changes)
+            results[name] = training("breakout", repeats, **changes)
         except Exception as error:
             results[name] = {"error": f"{type(error).__name__}: {error}"[:500]}
         print(f"feed, {name}: {line(results[name])}", flush=True)
     return results
 
 
+def precision(repeats: int) -> dict[str, Any]:
+    """Whether rounded products learn as well: the same run with each, and the return at its end."""
+    results: dict[str, Any] = {}
+    cases = {"MLP 128-128": ("float32", "tf32"), "MinGRU-128": ("tf32", "bf16")}
+    for name, kinds in cases.items():
+        for kind in kinds:
+            changes: dict[str, Any] = {"precision": kind, "steps": 500_000_000, "log.board": "off"}
+            if name.startswith("MinGRU"):
+                changes |= {**MINGRU, "minibatch": 65536}
+            runs = [learned(seed, changes) for seed in range(2)]
+            results[f"{name}, {kind}"] = runs
+            print(f"{name}, {kind}: {[(run['return'], run['seconds']) for run in runs]}", flush=True)
+    return results
+
+
+def learned(seed: int, changes: dict[str, Any]) -> dict[str, Any]:
+    trainer = make_trainer(override(preset("breakout", device="cuda"), {"seed": seed, **changes}))
+    began, last = time.perf_counter(), None
+    try:
+        trainer.start()
+        while not trainer.finished:
+            last = trainer.update(Interrupt()).get("episode/return", last)
+    finally:
+        trainer.source.vec.close()
+    return {"seed": seed, "return": last, "steps": trainer.steps, "seconds": round(time.perf_counter() - began, 2)}
+
+
 LSTM: dict[str, Any] = {"core": "lstm", "core_size": 128, "hidden": (128,)}
 MINGRU: dict[str, Any] = {"core": "mingru", "core_size": 128, "hidden": (128,)}
+BF16: dict[str, Any] = {"precision": "bf16"}
 
 CASES = {
     "env": env_alone,
@@ -302,30 +337,47 @@ CASES = {
     "cartpole": several(
         "cartpole",
         {
-            "4096 x 32, minibatch 32768": {"num_envs": 4096, "horizon": 32, "minibatch": 32768},
-            "16384 x 32, minibatch 65536": {"num_envs": 16384, "horizon": 32, "minibatch": 65536},
-            "65536 x 32, minibatch 262144": {"num_envs": 65536, "horizon": 32, "minibatch": 262144},
+            "4096 x 32, minibatch 32768": {"num_envs": 4096, "minibatch": 32768, "steps": 300_000_000},
+            "16384 x 32, minibatch 65536": {"steps": 600_000_000},
+            "65536 x 32, minibatch 262144": {"num_envs": 65536, "minibatch": 262144, "steps": 1_500_000_000},
         },
     ),
     "lstm": several(
         "breakout",
         {
-            "8192 x 64, minibatch 131072, bf16": {**LSTM, "precision": "bf16"},
-            "16384 x 64, minibatch 262144, bf16": {**LSTM, "precision": "bf16", "num_envs": 16384, "minibatch": 262144},
-            "8192 x 64, minibatch 131072, tf32": LSTM,
+            "8192 x 64, minibatch 65536, bf16": {**LSTM, **BF16, "num_envs": 8192, "minibatch": 65536, "steps": 700_000_000},
+            "16384 x 64, minibatch 131072, bf16": {
+                **LSTM,
+                **BF16,
+                "num_envs": 16384,
+                "minibatch": 131072,
+                "steps": 1_000_000_000,
+            },
         },
     ),
     "mingru": several(
         "breakout",
         {
-            "8192 x 64, minibatch 131072, bf16": {**MINGRU, "precision": "bf16"},
-            "16384 x 64, minibatch 262144, bf16": {**MINGRU, "precision": "bf16", "num_envs": 16384, "minibatch": 262144},
-            "8192 x 64, minibatch 131072, tf32": MINGRU,
+            "8192 x 64, minibatch 65536, bf16": {
+                **MINGRU,
+                **BF16,
+                "num_envs": 8192,
+                "minibatch": 65536,
+                "steps": 1_000_000_000,
+            },
+            "16384 x 64, minibatch 131072, bf16": {
+                **MINGRU,
+                **BF16,
+                "num_envs": 16384,
+                "minibatch": 131072,
+                "steps": 1_600_000_000,
+            },
         },
     ),
     "solve": solve,
     "feed": feed,
+    "precision": precision,
 }
 
 if __name__ == "__main__":
-    main("gpu", __doc__, CASES, repeats=3, seconds=1.0)
+    main("gpu", __doc__, CASES, repeats=3)

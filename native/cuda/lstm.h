@@ -14,16 +14,16 @@ struct Gates {
   float i, f, g, o;
 };
 __device__ inline Gates gates_of(const Number* at, int size) {
-  return {sigmoid(number_of(at[0])), sigmoid(number_of(at[size])), tanhf(number_of(at[2 * size])), sigmoid(number_of(at[3 * size]))};
+  return {sigmoid(number_of(at[0])), sigmoid(number_of(at[size])), tanh_of(number_of(at[2 * size])), sigmoid(number_of(at[3 * size]))};
 }
 
 }  // namespace fugu
 
 // h [rows, size] (a row every `h_row` numbers) -> `out`: 0 where first.
 extern "C" __global__ void lstm_enter(const float* h, int64_t h_row, const bool* first, int64_t first_row, Number* out, int rows, int size) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int row = static_cast<int>(i / size), channel = static_cast<int>(i % size);
+  const auto [row, channel] = place_of(size);
   if (row >= rows) return;
+  const int64_t i = static_cast<int64_t>(row) * size + channel;
   store_number(out + i, first[row * first_row] ? 0.0f : h[row * h_row + channel]);
 }
 FUGU_KERNEL(lstm_enter)
@@ -33,12 +33,12 @@ FUGU_KERNEL(lstm_enter)
 extern "C" __global__ void lstm_forward(const Number* gates, const float* before, int64_t before_row, const bool* first,
                                         const bool* next_first, int64_t first_row, Number* out, Number* next, float* c, float* state,
                                         int rows, int size) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int row = static_cast<int>(i / size), channel = static_cast<int>(i % size);
+  const auto [row, channel] = place_of(size);
   if (row >= rows) return;
+  const int64_t i = static_cast<int64_t>(row) * size + channel;
   const Gates gate = gates_of(gates + static_cast<int64_t>(row) * 4 * size + channel, size);
   const float kept = first[row * first_row] ? 0.0f : before[row * before_row + channel];
-  const float cell = gate.f * kept + gate.i * gate.g, h = gate.o * tanhf(cell);
+  const float cell = gate.f * kept + gate.i * gate.g, h = gate.o * tanh_of(cell);
   if (out) store_number(out + i, h);
   if (next) store_number(next + i, next_first[row * first_row] ? 0.0f : h);
   if (c) c[i] = cell;
@@ -55,12 +55,12 @@ extern "C" __global__ void lstm_backward(const Number* gates, const float* cells
                                          const bool* first, const bool* next_first, int64_t first_row, const Number* d_out,
                                          int64_t d_out_row, const Number* dh, const float* d_state, float* dc, Number* d_gates,
                                          int rows, int size) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int row = static_cast<int>(i / size), channel = static_cast<int>(i % size);
+  const auto [row, channel] = place_of(size);
   if (row >= rows) return;
+  const int64_t i = static_cast<int64_t>(row) * size + channel;
   const int64_t at = static_cast<int64_t>(row) * 4 * size + channel;
   const Gates gate = gates_of(gates + at, size);
-  const float cell = tanhf(cells[i]), kept = first[row * first_row] ? 0.0f : before[row * before_row + channel];
+  const float cell = tanh_of(cells[i]), kept = first[row * first_row] ? 0.0f : before[row * before_row + channel];
   float from_h = d_out ? number_of(d_out[row * d_out_row + channel]) : 0.0f, from_c = 0;
   if (dh && !next_first[row * first_row]) from_h += number_of(dh[i]), from_c = dc[i];
   if (d_state) {
@@ -79,9 +79,9 @@ FUGU_KERNEL(lstm_backward)
 // What flows out at the start: 0 where first.
 extern "C" __global__ void lstm_leave(const Number* dh, const float* dc, const bool* first, int64_t first_row, float* d_state, int rows,
                                       int size) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int row = static_cast<int>(i / size), channel = static_cast<int>(i % size);
+  const auto [row, channel] = place_of(size);
   if (row >= rows) return;
+  const int64_t i = static_cast<int64_t>(row) * size + channel;
   const bool forgets = first[row * first_row];
   d_state[static_cast<int64_t>(row) * 2 * size + channel] = forgets ? 0.0f : number_of(dh[i]);
   d_state[static_cast<int64_t>(row) * 2 * size + size + channel] = forgets ? 0.0f : dc[i];

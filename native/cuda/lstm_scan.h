@@ -127,8 +127,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         float h[4];
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          c[r][e] = sigmoid(at_place(sum[1], r, e)) * c[r][e] + sigmoid(at_place(sum[0], r, e)) * tanhf(at_place(sum[2], r, e));
-          h[e] = sigmoid(at_place(sum[3], r, e)) * tanhf(c[r][e]);
+          c[r][e] = sigmoid(at_place(sum[1], r, e)) * c[r][e] + sigmoid(at_place(sum[0], r, e)) * tanh_of(at_place(sum[2], r, e));
+          h[e] = sigmoid(at_place(sum[3], r, e)) * tanh_of(c[r][e]);
         }
         const bool forgets = !end && (!place.here[r] || *first.row(step + 1, static_cast<int>(place.segment[r])));
         const uint2 four = four_of(h[0], h[1], h[2], h[3]), next = forgets ? make_uint2(0, 0) : four;
@@ -207,7 +207,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const float in = sigmoid(number_of(gate[r][0], e)), keep = sigmoid(number_of(gate[r][1], e));
-          const float candidate = tanhf(number_of(gate[r][2], e)), open = sigmoid(number_of(gate[r][3], e)), shown = tanhf(c[r][e]);
+          const float candidate = tanh_of(number_of(gate[r][2], e)), open = sigmoid(number_of(gate[r][3], e)), shown = tanh_of(c[r][e]);
           const float from_h = at_place(dh, r, e) + number_of(from_out, e);
           const float d = dc[r][e] + from_h * open * (1 - shown * shown);
           d_gate[0][e] = d * candidate * in * (1 - in);

@@ -34,11 +34,11 @@ FUGU_KERNEL(sample_categorical)
 // What a network puts out for a choice, `head` [count, choices + 1], logits and then the value, -> action, log-probability and value,
 // each where it is kept. With `mean` and `variance` the value is in units of those (algorithm/scale.py) and is kept as it really is.
 template <typename Number>
-__device__ void choose(const Number* head, const bool* allowed, const float* uniform, const double* mean, const double* variance,
-                       int64_t* action, float* logprob, float* value, int choices, int64_t count) {
+__device__ void choose(const Number* head, int64_t head_row, const bool* allowed, const float* uniform, const double* mean,
+                       const double* variance, int64_t* action, float* logprob, float* value, int choices, int64_t count) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= count) return;
-  const Number* row = head + i * (choices + 1);
+  const Number* row = head + i * head_row;
   const bool* may = allowed ? allowed + i * choices : nullptr;
   const auto logit = [&](int c) { return may && !may[c] ? kLowest : number_of(row[c]); };
   float highest = logit(0), total = 0;
@@ -62,16 +62,16 @@ __device__ void choose(const Number* head, const bool* allowed, const float* uni
   value[i] = v;
 }
 
-extern "C" __global__ void choose_float32(const float* head, const bool* allowed, const float* uniform, const double* mean,
+extern "C" __global__ void choose_float32(const float* head, int64_t head_row, const bool* allowed, const float* uniform, const double* mean,
                                           const double* variance, int64_t* action, float* logprob, float* value, int choices,
                                           int64_t count) {
-  choose(head, allowed, uniform, mean, variance, action, logprob, value, choices, count);
+  choose(head, head_row, allowed, uniform, mean, variance, action, logprob, value, choices, count);
 }
 FUGU_KERNEL(choose_float32)
-extern "C" __global__ void choose_bfloat16(const Bf16* head, const bool* allowed, const float* uniform, const double* mean,
+extern "C" __global__ void choose_bfloat16(const Bf16* head, int64_t head_row, const bool* allowed, const float* uniform, const double* mean,
                                            const double* variance, int64_t* action, float* logprob, float* value, int choices,
                                            int64_t count) {
-  choose(head, allowed, uniform, mean, variance, action, logprob, value, choices, count);
+  choose(head, head_row, allowed, uniform, mean, variance, action, logprob, value, choices, count);
 }
 FUGU_KERNEL(choose_bfloat16)
 

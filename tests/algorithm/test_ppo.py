@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from fugu.algorithm.config import PPOConfig
 from fugu.algorithm.losses import explained_variance, normalized, ppo_loss_of, row_weight
 from fugu.algorithm.ppo import PPO, priorities
 from fugu.algorithm.scale import RewardScale, ValueScale
+from fugu.cuda import emulation
 from fugu.errors import ConfigError
 from fugu.policy.actor_critic import make_policy
 from fugu.policy.config import PolicyConfig
@@ -248,3 +250,47 @@ def test_value_scale_goes_there_and_back():
 def test_impossible_settings_are_refused_by_name(field, value):
     with pytest.raises(ConfigError, match=f"ppo.{field}="):
         PPOConfig(**{field: value})
+
+
+def test_one_kernel_gives_the_advantages_of_the_formulas():
+    algorithm = make(PPOConfig(vtrace=True, gamma=0.9, lam=0.8, rho_clip=1.2))
+    batch = rollout(algorithm)
+    value, logprob = torch.randn(8, 12), batch["logprob"] + 0.5 * torch.randn(8, 12)
+    found = []
+    for way in (nullcontext, emulation):
+        with way():
+            prepared = algorithm.prepare(batch, 0.0)
+            fresh = algorithm._fresh_advantage(prepared, logprob, value)
+            found.append([column[batch["mask"]] for column in (prepared["advantage"], prepared["value_target"], *fresh)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("core", ["mingru", "lstm"])
+def test_a_part_in_half_precision_teaches_what_its_copy_does(core):
+    observations, policy = gs.Box(-1, 1, (5,)), PolicyConfig(hidden=(16,), core=core, core_size=16)
+    algorithm = PPO(make_policy(observations, gs.Discrete(3), policy, seed=1), PPOConfig(), num_agents=8, seed=2)
+    algorithm.policy.in_bf16 = True
+    torch.manual_seed(0)
+    by_time = {
+        "obs": torch.randn(6, 8, 5),
+        "first": torch.rand(6, 8) < 0.2,
+        "mask": torch.rand(6, 8) < 0.8,
+        "action": torch.randint(3, (6, 8, 1)),
+        **{name: torch.randn(6, 8) for name in ("reward", "value", "logprob", "advantage", "value_target")},
+    }
+    whole = Batch(
+        {
+            **{n: c.transpose(0, 1) for n, c in by_time.items()},
+            "state": torch.randn(8, policy.core_size * (1 + (core == "lstm"))),
+        }
+    )
+    with emulation():
+        part, copy = whole.part(2, 6), whole.rows(torch.arange(2, 6))
+        parameters = list(algorithm.policy.parameters())
+        ours, theirs = (torch.autograd.grad(algorithm.loss(batch)[0], parameters) for batch in (part, copy))
+    assert not part["obs"].transpose(0, 1).is_contiguous() and copy["obs"].transpose(0, 1).is_contiguous()
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    algorithm.policy.in_bf16 = False
+    for half, full in zip(ours, torch.autograd.grad(algorithm.loss(copy)[0], parameters), strict=True):
+        assert (half - full).abs().max() <= 0.05 * full.abs().max()

@@ -52,6 +52,20 @@ def test_a_batch_picks_with_it_and_stays_in_order(device: torch.device) -> None:
     assert all(torch.equal(picked[name], plain[name]) for name in given)
 
 
+def test_a_part_is_made_compact_without_a_second_copy(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Batch(columns(device)).part(16, 32)
+    copies: list[Tensor] = []
+    real = Tensor.contiguous
+    monkeypatch.setattr(Tensor, "contiguous", lambda self: copies.append(self) or real(self))
+    found = given.compact()
+    monkeypatch.undo()
+    assert all(copy.is_contiguous() for copy in copies)
+    for name, column in given.columns.items():
+        assert torch.equal(found[name], column), name
+        assert name in PER_SEGMENT or lies_by_steps(found[name]) is (name != "obs")
+    assert found["obs"] is given["obs"]
+
+
 def test_runs_must_divide_the_segments(device: torch.device) -> None:
     with pytest.raises(ConfigError, match="reward: 48 segments are not a multiple of together=5"):
         gather(columns(device), torch.tensor([0], device=device), once=PER_SEGMENT, together=5)

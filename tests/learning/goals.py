@@ -44,5 +44,5 @@ GOALS: dict[str, Goal] = {
     "MountainCar-v0": Goal(-200, -130, None),
     "Pendulum-v1": Goal(-1217, -250, None),
     "LunarLander-v3": Goal(-180, 200, None),
-    "MiniGrid-Empty-Random-5x5-v0": Goal(0.3, 0.9, 1.0),
+    "MiniGrid-Empty-Random-5x5-v0": Goal(0.3, 0.9, 1.0, changes={"steps": 100_000}),
 }

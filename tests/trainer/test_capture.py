@@ -11,8 +11,11 @@ import pytest
 import torch
 
 from fugu.algorithm.config import PPOConfig
+from fugu.errors import GpuError
 from fugu.policy.config import PolicyConfig
 from fugu.rollout.device import DeviceRollout
+from fugu.rollout.onpolicy import OnPolicy
+from fugu.trainer import build, checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import CheckpointConfig, OptimizerConfig, TrainConfig
 from fugu.trainer.diverged import Diverged
@@ -49,8 +52,6 @@ def trained(settings: TrainConfig, updates: int, folder=None, cut: int | None = 
         trainer.save()
         trainer.source.vec.close()
         trainer = make_trainer(settings, folder)
-        from fugu.trainer import checkpoint
-
         trainer.load(checkpoint.find(folder, "latest"))
         while trainer.updates < updates:
             seen.append(one_update(trainer))
@@ -191,9 +192,11 @@ def test_a_policy_that_asks_the_host_runs_without_a_recording(recwarn):
     trainer.source.vec.close()
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_fused_kernels_do_what_torch_does(device):
-    """The first batch of both has the same actions; after an update the weights differ by the rounding of products alone."""
+def test_fused_kernels_do_what_torch_does():
+    """The first batch of both has the same actions; after an update the weights differ by the rounding of products alone.
+
+    On a CPU, where random numbers are the same whether they are drawn for one step or for all."""
+    device = "cpu"
     from fugu.cuda import emulation
 
     scaled = PPOConfig(normalize_value=True, entropy_final=0.0)
@@ -214,3 +217,32 @@ def test_fused_kernels_do_what_torch_does(device):
         assert (weights[0] - weights[1]).abs().median() < 1e-6
         for trainer in (fused, plain):
             trainer.source.vec.close()
+
+
+def test_a_run_whose_environments_leave_the_device_starts_new_episodes(tmp_path):
+    settings = config("cpu")
+    trainer = make_trainer(settings, tmp_path)
+    trainer.start()
+    one_update(trainer)
+    trainer.save()
+    trainer.source.vec.close()
+    elsewhere = make_trainer(dataclasses.replace(settings, vector=VectorConfig(num_envs=64)), tmp_path)
+    elsewhere.load(checkpoint.find(tmp_path, "latest"))
+    assert elsewhere.steps == trainer.steps
+    elsewhere.update(Interrupt())
+    elsewhere.source.vec.close()
+
+
+def test_environments_that_cannot_be_on_the_device_stay_on_the_cpu_and_say_why(monkeypatch):
+    def fails(*_):
+        raise GpuError("libnvrtc was not found")
+
+    monkeypatch.setattr(build, "lives_on_device", lambda *_: True)
+    monkeypatch.setattr(build, "make_device_vec", fails)
+    settings = dataclasses.replace(config("cpu"), vector=VectorConfig(num_envs=64))
+    with pytest.warns(RuntimeWarning, match="stay on the CPU.*libnvrtc was not found"):
+        trainer = make_trainer(settings)
+    assert isinstance(trainer.source, OnPolicy)
+    trainer.source.vec.close()
+    with pytest.raises(GpuError):  # asked for by name
+        make_trainer(config("cpu"))

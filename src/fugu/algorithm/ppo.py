@@ -21,6 +21,7 @@ from fugu.algorithm.fused import Fused
 from fugu.algorithm.losses import explained_variance, normalized, ppo_loss, row_weight, weighed
 from fugu.algorithm.scale import RewardScale, ValueScale
 from fugu.cuda.sample import choose
+from fugu.cuda.trace import Trace, trace
 from fugu.cuda.use import ready
 from fugu.policy.actor_critic import ActorCritic
 from fugu.rollout.batch import Batch, flat, time_major
@@ -90,8 +91,7 @@ class PPO:
         if c.reward_clip is not None:
             reward = reward.clamp(-c.reward_clip, c.reward_clip)
         batch = batch.also(reward=reward)
-        advantage = _per_segment(gae, batch, gamma=c.gamma, lam=c.lam, mask=True)
-        target = advantage + batch["value"]
+        advantage, target = self._advantage(batch)
         if self.value_scale is not None:
             self.value_scale.update(target, batch["mask"])
         if c.normalize_advantage == "batch":
@@ -150,6 +150,15 @@ class PPO:
         value_clip = math.inf if c.value_clip is None else c.value_clip
         return {"clip": c.clip, "value_clip": value_clip, "value_coef": c.value_coef, "entropy_coef": self.entropy_coef}
 
+    def _advantage(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """By GAE, and the value target."""
+        c = self.config
+        traced = _on_device(batch, (c.gamma, c.gamma * c.lam, math.inf, math.inf))
+        if traced is not None and traced.target is not None:
+            return traced.advantage, traced.target
+        advantage = _per_segment(gae, batch, gamma=c.gamma, lam=c.lam, mask=True)
+        return advantage, advantage + batch["value"]
+
     def _fresh_advantage(self, batch: Batch, logprob: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Advantage and value target of these segments under the policy as it is now.
 
@@ -161,6 +170,9 @@ class PPO:
             value = self.value_scale.real(value)
         ratio = torch.where(mask, (logprob - batch["logprob"]).exp(), 1.0)
         batch = batch.also(value=value, ratio=ratio)
+        on_device = _on_device(batch, (c.gamma, c.gamma * c.lam, c.rho_clip, c.c_clip))
+        if on_device is not None and on_device.target is not None and on_device.surrogate is not None:
+            return on_device.surrogate, on_device.target
         traced = _per_segment(vtrace, batch, gamma=c.gamma, lam=c.lam, rho_clip=c.rho_clip, c_clip=c.c_clip)
         ended = batch["terminated"] | batch["truncated"]
         next_value = torch.cat([value[:, 1:], batch["bootstrap"][:, None]], 1)
@@ -204,12 +216,19 @@ def priorities(advantage: Tensor, mask: Tensor, power: float, correction: float 
     return probability, importance / importance.max()
 
 
+def _on_device(batch: Batch, weights: tuple[float, float, float, float]) -> Trace | None:
+    """Advantage, target and surrogate by one kernel, on a GPU that has it. ``weights``: gamma, gamma * lambda, rho_clip, c_clip."""
+    columns = (batch["value"], batch["reward"], batch["terminated"], batch["truncated"], batch["bootstrap"])
+    if not ready(*columns):
+        return None
+    ratio = batch.get("ratio")
+    return trace(*columns, weights, ratio=ratio, mask=batch["mask"], target=True, surrogate=ratio is not None)
+
+
 def _per_segment(function, batch: Batch, *, mask: bool = False, **settings: float) -> Tensor:  # type: ignore[no-untyped-def]
-    """Run an advantage kernel on the columns it takes, wherever they are and however they lie in memory."""
+    """Run an advantage function on the columns it takes, wherever they are and however they lie in memory."""
     names = ["value", "reward", "terminated", "truncated", "bootstrap", *(["ratio"] if "ratio" in batch else [])]
     columns = [batch[name].detach() for name in names]
     masks = {"mask": batch["mask"]} if mask else {}
-    if ready(*columns):
-        return function(*columns, **masks, **settings)
     masks = {name: column.cpu().contiguous() for name, column in masks.items()}
     return function(*(column.cpu().contiguous() for column in columns), **masks, **settings).to(batch["value"].device)

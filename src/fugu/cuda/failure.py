@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from fugu.errors import GpuError
+
+_BROKEN: Any = getattr(torch, "AcceleratorError", ())
+"""not in torch 2.8"""
 
 
 @contextmanager
@@ -20,7 +24,7 @@ def explained() -> Iterator[None]:
             f"{_said(error)} Fewer environments (--num-envs), a shorter --horizon or a smaller --minibatch need less; "
             "nvidia-smi shows who else uses the card"
         ) from error
-    except torch.AcceleratorError as error:
+    except _BROKEN as error:
         raise GpuError(
             f"the GPU failed: {_said(error)}. fugu train --resume latest goes on from the last checkpoint; if it fails again, "
             "please report it with what CUDA_LAUNCH_BLOCKING=1 and --debug show"

@@ -34,14 +34,18 @@ def gather(columns: Mapping[str, Tensor], index: Tensor, *, once: Collection[str
     device, runs = index.device, len(index)
     out: dict[str, Tensor] = {}
     boxes, most = [], 0
+    sources: list[Tensor] = []  # alive until the kernel has been launched
     for name, column in columns.items():
-        source = (column if name in once else column.transpose(0, 1)).contiguous()
-        steps, shape = (1, source.shape) if name in once else (source.shape[0], source.shape[1:])
+        source = column[None] if name in once else column.transpose(0, 1)
+        if not source[0].is_contiguous():  # steps may lie apart, as in a part of a batch; what belongs to a step may not
+            source = source.contiguous()
+        sources.append(source)
+        steps, shape = source.shape[0], source.shape[1:]
         if shape[0] % together:
             raise ConfigError(f"{name}: {shape[0]} segments are not a multiple of together={together}")
         made = source.new_empty((runs * together, *shape[1:]) if name in once else (steps, runs * together, *shape[1:]))
         row = source.element_size() * shape[1:].numel()
-        steps_bytes = (shape[0] * row, runs * together * row)
+        steps_bytes = (source.stride(0) * source.element_size(), runs * together * row)
         aligned = (source.data_ptr() | made.data_ptr() | steps_bytes[0] | steps_bytes[1] | row * together) & 15
         unit = 16 if aligned == 0 else 4 if aligned & 3 == 0 else 1
         most = max(most, steps * steps_bytes[1] // unit)

@@ -97,7 +97,7 @@ def _waits_of(device: torch.device) -> Iterator[list[str]]:
     for warning in caught:
         if "synchronizing CUDA operation" in str(warning.message):
             waits.append(f"{Path(warning.filename).name}, line {warning.lineno}")
-        else:
+        elif "debug mode is a prototype" not in str(warning.message):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 

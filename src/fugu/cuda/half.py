@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-_kept: dict[int, Tensor] | None = None
+_kept: dict[Hashable, Tensor] | None = None
+
+
+def dtype_of_products(x: Tensor) -> torch.dtype:
+    """bfloat16 under autocast to that, else float32."""
+    kind = x.device.type
+    half = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
+    return torch.bfloat16 if half else torch.float32
 
 
 def rounded(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """``weight`` as ``dtype``; the same tensor again inside ``weights_stay``."""
-    if weight.dtype == dtype or _kept is None:
-        return weight.to(dtype)
-    if id(weight) not in _kept:
-        _kept[id(weight)] = weight.to(dtype)
-    return _kept[id(weight)]
+    return weight if weight.dtype == dtype else kept((id(weight), dtype), lambda: weight.to(dtype))
+
+
+def kept(key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+    """What ``make`` makes of weights; inside ``weights_stay`` it is asked once for each ``key``."""
+    if _kept is None:
+        return make()
+    if key not in _kept:
+        _kept[key] = make()
+    return _kept[key]
 
 
 @contextmanager

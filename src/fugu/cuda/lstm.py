@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fugu.cuda.half import rounded
-from fugu.cuda.mingru import boxed
+from fugu.cuda.half import dtype_of_products, kept, rounded
+from fugu.cuda.linear import summed
 from fugu.cuda.sample import blocks
 from fugu.cuda.use import kernel
+from fugu.cuda.wide import boxed, channels_last, wide
 
 THREADS = 256
 
@@ -32,35 +33,30 @@ def lstm(
 def lstm_step(
     x: Tensor, state: Tensor, first: Tensor, weight_in: Tensor, weight_state: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One step without gradients: ``x [B, I]``, ``first [B]`` -> ``out [B, H]`` and the new state. Two products, two launches."""
-    dtype = dtype_of_products(x)
-    state = state.contiguous()
-    weight_in, weight_state, bias = (rounded(weight, dtype) for weight in (weight_in, weight_state, bias))
-    gates = F.linear(x.to(dtype), weight_in, bias)
-    size = weight_state.shape[1]
-    if dtype == torch.bfloat16 and can_scan(size):
-        out, after, _ = _scan_forward(gates.unsqueeze(0), state, first.unsqueeze(0), weight_state, keeps=False)
-        return out[0], after
-    h, out, after = gates.new_empty(len(x), size), gates.new_empty(len(x), size), torch.empty_like(state)
-    _launch("lstm_enter", "pqpqpii", h, state, 2 * size, first, first.stride(0), h, *h.shape)
-    gates.addmm_(h, weight_state.t())
-    cell = (gates, state[:, size:], 2 * size, first, None, first.stride(0), out, None, None, after)
-    _launch("lstm_forward", "ppqppqppppii", h, *cell, *h.shape)
+    """One step without gradients: ``x [B, I]``, ``first [B]`` -> ``out [B, H]`` and the new state. One product, two launches."""
+    dtype, size = dtype_of_products(x), weight_state.shape[1]
+    x, state = channels_last(x.to(dtype)), state.contiguous()
+    rows, inputs = x.shape
+    weight = kept(
+        (id(weight_in), id(weight_state), dtype), lambda: torch.cat([weight_in, weight_state], 1).to(dtype)
+    )  # [4H, I + H]
+    joined = x.new_empty(rows, inputs + size)
+    given = wide(x, state, size=inputs | size)  # multiples of 4 both, or not
+    fours = 4 if "FUGU_WIDE 4" in given else 1
+    join = kernel("lstm_step.h", "lstm_join", "pqpqpqpiii", x.device, *given)
+    sources = (x, x.stride(0), state, 2 * size, first, first.stride(0))
+    join(blocks(rows * (inputs + size) // fours, THREADS), THREADS, *sources, joined, rows, inputs, size)
+    gates = F.linear(joined, weight, rounded(bias, dtype))
+    out, after = x.new_empty(rows, size), torch.empty_like(state)
+    cell = kernel("lstm_step.h", "lstm_cell", "ppqpqppii", x.device, *given)
+    before = (state[:, size:], 2 * size, first, first.stride(0))
+    cell(blocks(rows * size // fours, THREADS), THREADS, gates, *before, out, after, rows, size)
     return out, after
 
 
 def can_scan(size: int) -> bool:
     """Whether the recurrent weights fit the registers of a block."""
     return size % 16 == 0 and size <= 128
-
-
-def dtype_of_products(x: Tensor) -> torch.dtype:
-    kind = x.device.type
-    return (
-        torch.bfloat16
-        if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
-        else torch.float32
-    )
 
 
 class _LSTM(torch.autograd.Function):
@@ -108,7 +104,7 @@ class _LSTM(torch.autograd.Function):
             None,
             (flat.t() @ x.flatten(0, 1)).to(full),
             (flat.t() @ h_in.flatten(0, 1)).to(full),
-            flat.sum(0, dtype=full),
+            summed(flat)[1],
         )
 
 

@@ -74,7 +74,8 @@ def choose(
 ) -> None:
     """``head`` [rows, choices + 1] (float32 or bfloat16): logits, then the value -> ``action`` int64 [rows, 1], ``logprob``, ``value``.
 
-    The last three are written where they are. With ``moments`` (of ``ValueScale``) the head's value is in units of those.
+    Rows of ``head`` may lie apart. The last three are written where they are. With ``moments`` (of ``ValueScale``) the head's value
+    is in units of those.
     """
     rows, choices = head.shape[0], head.shape[1] - 1
     if not (action.is_contiguous() and logprob.is_contiguous() and value.is_contiguous()):
@@ -82,6 +83,7 @@ def choose(
     mask = None if action_mask is None else action_mask.contiguous()
     name = "choose_bfloat16" if head.dtype == torch.bfloat16 else "choose_float32"
     mean, variance = (None, None) if moments is None else (moments.mean, moments.var)
-    run = kernel("sample.h", name, "ppppppppiq", head.device)
+    run = kernel("sample.h", name, "pqpppppppiq", head.device)
     outputs = (action, logprob, value)
-    run(blocks(rows, 128), 128, head.contiguous(), mask, uniform, mean, variance, *outputs, choices, rows)
+    head = head if head.stride(1) == 1 else head.contiguous()
+    run(blocks(rows, 128), 128, head, head.stride(0), mask, uniform, mean, variance, *outputs, choices, rows)

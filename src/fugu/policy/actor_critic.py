@@ -13,6 +13,7 @@ import torch
 from gymnasium import spaces as gs
 from torch import Tensor, nn
 
+from fugu.cuda.linear import takes_half
 from fugu.errors import ConfigError
 from fugu.native import native
 from fugu.policy.config import PolicyConfig
@@ -132,10 +133,17 @@ class ActorCritic(nn.Module):
             return Output(params.unflatten(0, first.shape), value.reshape(first.shape), state)
         # this core goes row by row, so rows of one time lie together from here on; its transposing back costs nothing then
         times = first.t().shape
-        hidden = self.net.encode(self._structured(obs.transpose(0, 1).flatten(0, 1))).unflatten(0, times)  # [T, B, hidden_size]
+        hidden = self._encoded(obs.transpose(0, 1))  # [T, B, hidden_size]
         out, state = self.core.sequence(hidden.transpose(0, 1), state, first)
         params, value = self.net.decode(out.transpose(0, 1).flatten(0, 1))
         return Output(params.unflatten(0, times).transpose(0, 1), value.reshape(times).t(), state)
+
+    def _encoded(self, obs: Tensor) -> Tensor:
+        """``net.encode`` of ``[T, B, *row]``, rows of one time one after the other."""
+        reads_rows = isinstance(self.net, DefaultNet) and self.net.reads_rows and not self.moments
+        if reads_rows and obs.dim() == 3 and takes_half(obs, *self.net.trunk.parameters()):
+            return self.net.trunk(obs)  # wherever they lie: that saves a copy
+        return self.net.encode(self._structured(obs.flatten(0, 1))).unflatten(0, obs.shape[:2])
 
     def _whole(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Parameters and values of ``rows [N, *row]`` without a core between encoder and heads."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fugu.cuda import sample as cuda_sample
+from fugu.cuda.linear import linear, takes_half
 from fugu.cuda.use import ready
 from fugu.native import native
 
@@ -35,6 +36,10 @@ def mlp(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activati
     "none" makes the last layer a linear head.
     """
     activations = [activation] * (len(weights) - 1) + [last or activation]
+    if takes_half(x, *weights, *biases):
+        for weight, bias, name in zip(weights, biases, activations, strict=True):
+            x = linear(x, weight, bias, name) if name in ACTIVATIONS else _activated(linear(x, weight, bias), name)
+        return x
     known = (
         all(name in ACTIVATIONS for name in activations) and 1 <= len(weights) <= MAX_LAYERS and "none" not in activations[:-1]
     )
@@ -53,10 +58,14 @@ def mlp_reference(
 ) -> Tensor:
     for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         x = torch.addmm(bias, x, weight.t())
-        name = (last or activation) if layer == len(weights) - 1 else activation
-        if name != "none":
-            x = getattr(torch, name)(x) if name in ("tanh", "relu") else getattr(torch.nn.functional, name)(x)
+        x = _activated(x, (last or activation) if layer == len(weights) - 1 else activation)
     return x
+
+
+def _activated(x: Tensor, name: str) -> Tensor:
+    if name == "none":
+        return x
+    return getattr(torch, name)(x) if name in ("tanh", "relu") else getattr(torch.nn.functional, name)(x)
 
 
 class _Mlp(torch.autograd.Function):

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
+from fugu.cuda.linear import linear, takes_half
 from fugu.policy.kernels import mlp
 
 HIDDEN_GAIN = math.sqrt(2)
@@ -16,7 +17,17 @@ POLICY_GAIN = 0.01
 """small, so that the first policy is close to uniform"""
 VALUE_GAIN = 1.0
 
-Layer = TypeVar("Layer", nn.Linear, nn.Conv1d, nn.Conv2d)
+
+class Linear(nn.Linear):
+    """torch's, with kernels of our own where products are in bfloat16 on a GPU."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if takes_half(input, self.weight, self.bias):
+            return linear(input, self.weight, self.bias)
+        return super().forward(input)
+
+
+Layer = TypeVar("Layer", bound=nn.Linear | nn.Conv1d | nn.Conv2d)
 
 
 class MLP(nn.Module):

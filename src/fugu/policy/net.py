@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from fugu.policy.config import PolicyConfig
 from fugu.policy.distribution import Distribution
-from fugu.policy.encoder import Encoder
-from fugu.policy.layers import MLP, POLICY_GAIN, VALUE_GAIN, orthogonal
+from fugu.policy.encoder import Encoder, Reals
+from fugu.policy.layers import MLP, POLICY_GAIN, VALUE_GAIN, Linear, orthogonal
 from fugu.spaces import Layout
 
 
@@ -33,13 +33,19 @@ class DefaultNet(nn.Module):
         self.hidden_size = width if config.share else 2 * width
         features = config.core_size if config.core != "none" else width
         free = distribution.reals if config.std == "free" else 0
-        policy = orthogonal(nn.Linear(features, distribution.size - free), POLICY_GAIN)
-        value = orthogonal(nn.Linear(features, 1), VALUE_GAIN)
+        policy = orthogonal(Linear(features, distribution.size - free), POLICY_GAIN)
+        value = orthogonal(Linear(features, 1), VALUE_GAIN)
         if distribution.reals and not free:
             nn.init.constant_(policy.bias[-distribution.reals :], math.log(config.initial_std))
         # What both read is multiplied once: the value is the last output of a common head.
         self.heads = nn.ModuleList([_side_by_side(policy, value)] if config.share else [policy, value])
         self.log_std = nn.Parameter(torch.full((free,), math.log(config.initial_std))) if free else None
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether the shared layers read rows of observations as they are."""
+        parts = self.encoder.parts
+        return self.value_trunk is None and len(self.trunk.layers) > 0 and len(parts) == 1 and isinstance(parts[0], Reals)
 
     def encode(self, obs: Any) -> Tensor:
         features = self.encoder(leaves(obs))
@@ -69,7 +75,7 @@ class DefaultNet(nn.Module):
 
 def _side_by_side(*layers: nn.Linear) -> nn.Linear:
     """One layer whose outputs are those of all of them."""
-    joined = nn.Linear(layers[0].in_features, sum(layer.out_features for layer in layers))
+    joined = Linear(layers[0].in_features, sum(layer.out_features for layer in layers))
     joined.weight.data.copy_(torch.cat([layer.weight.data for layer in layers]))
     joined.bias.data.copy_(torch.cat([layer.bias.data for layer in layers]))
     return joined

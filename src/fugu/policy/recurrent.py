@@ -10,7 +10,7 @@ recurrent weights' gradient T times instead of once.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from fugu.cuda.mingru import mingru, mingru_step
 from fugu.cuda.use import ready
 from fugu.native import native
 from fugu.policy.kernels import can_use_native, lstm
-from fugu.policy.layers import orthogonal
+from fugu.policy.layers import Linear, orthogonal
 
 sigmoid_backward = torch.ops.aten.sigmoid_backward
 tanh_backward = torch.ops.aten.tanh_backward
@@ -155,16 +155,19 @@ class MinGRU(nn.Module):
         super().__init__()
         self.size = size
         self.state_size = layers * size
-        self.enter = orthogonal(nn.Linear(size_in, size), 1.0) if size_in != size else nn.Identity()
+        self.enter = orthogonal(Linear(size_in, size), 1.0) if size_in != size else nn.Identity()
         self.layers = nn.ModuleList(nn.Linear(size, 3 * size) for _ in range(layers))
         """candidate, gate z and highway gate of each layer"""
         # gates start with time constants spread over 1..LONGEST rows (Tallec & Ollivier 2018)
         spread = -torch.linspace(1, self.LONGEST, size).log()
-        for layer in self.layers:
-            assert isinstance(layer, nn.Linear)
+        for layer in self._linear:
             layer.weight.data.copy_(_stacked(3, size, size))
             layer.bias.data.zero_()
             layer.bias.data[size : 2 * size] = spread
+
+    @property
+    def _linear(self) -> list[nn.Linear]:
+        return cast("list[nn.Linear]", list(self.layers))
 
     def takes_segments(self, device: torch.device) -> bool:
         return False  # the scan goes through time
@@ -173,13 +176,12 @@ class MinGRU(nn.Module):
         x = self.enter(x)
         if not torch.is_grad_enabled() and x.numel() and ready(state) and ready(x, state, half=True):
             after = torch.empty_like(state)
-            parts = zip(self.layers, state.chunk(len(self.layers), -1), after.chunk(len(self.layers), -1), strict=True)
+            parts = zip(self._linear, state.chunk(len(self.layers), -1), after.chunk(len(self.layers), -1), strict=True)
             for layer, h, last in parts:
-                gates = layer(x)
-                x = mingru_step(gates, x.to(gates.dtype), h, first, last)
+                x = mingru_step(x, layer.weight, layer.bias, h, first, last)
             return x, after
         states = []
-        for layer, h in zip(self.layers, state.masked_fill(first.unsqueeze(-1), 0).chunk(len(self.layers), -1), strict=True):
+        for layer, h in zip(self._linear, state.masked_fill(first.unsqueeze(-1), 0).chunk(len(self.layers), -1), strict=True):
             candidate, gate, highway = layer(x).chunk(3, -1)
             h = torch.lerp(h, candidate, gate.sigmoid())
             x = torch.lerp(x, h, highway.sigmoid())
@@ -190,14 +192,13 @@ class MinGRU(nn.Module):
         x = self.enter(x.transpose(0, 1))  # [T, B, H]
         if x.numel() and ready(state) and ready(x, state, half=True):
             lasts = []
-            for layer, start in zip(self.layers, state.chunk(len(self.layers), -1), strict=True):
-                gates = layer(x)
-                x, last = mingru(gates, x.to(gates.dtype), start, first.t())
+            for layer, start in zip(self._linear, state.chunk(len(self.layers), -1), strict=True):
+                x, last = mingru(x, layer.weight, layer.bias, start, first.t())
                 lasts.append(last)
             return x.transpose(0, 1), lasts[0] if len(lasts) == 1 else torch.cat(lasts, -1)
         keep = _keep(first, x.dtype)
         states = []
-        for layer, start in zip(self.layers, state.chunk(len(self.layers), -1), strict=True):
+        for layer, start in zip(self._linear, state.chunk(len(self.layers), -1), strict=True):
             candidate, gate, highway = layer(x).chunk(3, -1)
             z = gate.sigmoid()
             h = scan((1 - z) * keep, z * candidate, start)

@@ -51,11 +51,16 @@ class Batch:
         return self.columns["reward"].shape[1]
 
     def compact(self) -> Batch:
-        """The same without gaps in memory: a part of a batch on a GPU is copied, so that its rows can be flattened."""
+        """The same without gaps in memory: a part of a batch on a GPU is copied, so that its rows can be flattened.
+
+        Observations stay where they are: they are most of a batch, and a policy reads them once, in whatever order they lie.
+        """
         whole = self.columns["reward"]
         if not self._by_time or whole.t().is_contiguous() or not ready(whole):
             return self
-        return Batch(gather(self.columns, torch.arange(len(whole), device=whole.device), once=PER_SEGMENT))
+        all_of_it = torch.zeros(1, dtype=torch.int64, device=whole.device)
+        copied = {name: column for name, column in self.columns.items() if name != "obs"}
+        return self.also(**gather(copied, all_of_it, once=PER_SEGMENT, together=len(whole)))
 
     @property
     def _by_time(self) -> bool:

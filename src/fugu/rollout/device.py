@@ -169,6 +169,10 @@ class DeviceRollout:
             saved["recurrent"] = self._state.cpu().clone()
         return saved
 
+    def took(self, saved: Mapping[str, Tensor]) -> bool:
+        """Whether a source of this kind made the snapshot, and not one with its environments elsewhere."""
+        return "row.obs" in saved
+
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         self.vec.restore({name.removeprefix("vec."): tensor for name, tensor in saved.items() if name.startswith("vec.")})
         for name, tensor in saved.items():

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fugu.cuda.graph import Recorded
+from fugu.cuda.half import weights_stay
 from fugu.emulation.env import Rows
 from fugu.rollout.batch import Batch
 from fugu.rollout.device import Columns, Slab
@@ -123,7 +124,8 @@ class Feed:
         state = None if self._state is None else self._state[group]
         mask = None if slab.action_mask is None else slab.action_mask[t, group]
         into = {name: column[group] for name, column in slab.into(t).items()}
-        done = self._act(slab.obs[t, group], state, slab.first[t, group], mask, into=into)
+        with weights_stay():  # of its own: what is rounded in one graph must not be read by another, which may be replayed alone
+            done = self._act(slab.obs[t, group], state, slab.first[t, group], mask, into=into)
         for name, column in done.columns.items():
             into[name].copy_(column)
         if t == self.horizon:  # the action is not taken: the next policy chooses its own
@@ -161,6 +163,10 @@ class Feed:
         if self._state is not None:
             saved["recurrent"] = self._state.cpu().clone()
         return saved
+
+    def took(self, saved: Mapping[str, Tensor]) -> bool:
+        """Whether a source of this kind made the snapshot, and not one with its environments elsewhere."""
+        return "obs" in saved
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         self.vec.restore({name: tensor.numpy() for name, tensor in saved.items() if name != "recurrent"})

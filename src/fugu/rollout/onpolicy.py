@@ -225,6 +225,10 @@ class OnPolicy:
             saved["recurrent"] = self._state.cpu().clone()
         return saved
 
+    def took(self, saved: Mapping[str, Tensor]) -> bool:
+        """Whether a source of this kind made the snapshot, and not one with its environments elsewhere."""
+        return "obs" in saved
+
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         self.vec.restore({name: tensor.numpy() for name, tensor in saved.items() if name != "recurrent"})
         if self._state is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,7 +19,7 @@ from fugu.algorithm.ppo import PPO
 from fugu.cuda.use import ready
 from fugu.emulation.build import is_compiled
 from fugu.emulation.factory import tensor_env_class
-from fugu.errors import ConfigError
+from fugu.errors import ConfigError, GpuError
 from fugu.policy.actor_critic import ActorCritic, make_policy
 from fugu.policy.kernels import keep_freed_memory, set_threads
 from fugu.rollout.device import DeviceRollout, Whole
@@ -26,7 +27,7 @@ from fugu.rollout.feed import Feed
 from fugu.rollout.onpolicy import Clock, OnPolicy
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.loop import Source, Trainer
-from fugu.vector.config import usable_cores
+from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.device import DeviceVec
 from fugu.vector.device_native import NativeDevice
 from fugu.vector.vecenv import VecEnv
@@ -47,7 +48,7 @@ def make_trainer(
     torch.set_num_threads(1)  # weights then start alike on any number of cores, and without waiting for threads to start
     if device.type == "cuda":
         torch.set_float32_matmul_precision("highest" if config.precision == "float32" else "high")
-    vec = make_device_vec(config, device) if lives_on_device(config, device) else make_vec(config)
+    vec = _vec_on_device(config, device) or make_vec(config)
     try:
         config.minibatches(vec.num_agents)  # refuses impossible sizes
         algorithm = make_algorithm(config, vec, device)
@@ -83,13 +84,29 @@ def lives_on_device(config: TrainConfig, device: torch.device) -> bool:
     return device.type == "cuda" and (is_compiled(config.env) or tensor_env_class(config.env) is not None)
 
 
+def _vec_on_device(config: TrainConfig, device: torch.device) -> DeviceVec | None:
+    """None if the environments are to be on the CPU, or have to: that is said, and the policy is fed from there."""
+    if not lives_on_device(config, device):
+        return None
+    try:
+        return make_device_vec(config, device)
+    except GpuError as error:
+        if config.vector.backend == "device":  # asked for by name
+            raise
+        warnings.warn(f"the environments stay on the CPU, which is slower: {error}", RuntimeWarning, stacklevel=3)
+        return None
+
+
 def make_device_vec(config: TrainConfig, device: torch.device) -> DeviceVec:
     if config.passes > 1:
         raise ConfigError(
             f"passes={config.passes}: environments on {device} have one segment each in a batch; "
             f"use --horizon {config.passes * config.horizon} or more environments"
         )
-    settings = dataclasses.replace(config.vector, backend="device", device=str(device), infos=None)
+    if config.vector.backend == "device":
+        settings = dataclasses.replace(config.vector, device=str(device), infos=None)
+    else:  # chosen here: what was said of threads and batches was meant for a CPU
+        settings = VectorConfig(num_envs=config.vector.num_envs, backend="device", device=str(device))
     vec = vector.make(config.env, env_kwargs=config.env_kwargs, config=settings)
     assert isinstance(vec, DeviceVec)
     return vec

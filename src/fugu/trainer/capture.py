@@ -56,7 +56,7 @@ class Unattended:
         self._last: Tensor | None = None
         """the same of what ``finish`` says of a batch"""
         generators = [g for g in (trainer.generator, *trainer.algorithm.generators) if g.device.type == "cuda"]
-        alone = isinstance(trainer.source, DeviceRollout)
+        alone = self._alone = isinstance(trainer.source, DeviceRollout)
         pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._collect = Recorded(self._do_collect, device, generators, pool) if alone else self._do_collect
         self._learn = Recorded(self._do_learn, device, generators, pool)
@@ -79,8 +79,8 @@ class Unattended:
         progress = (self.steps.double() / trainer.config.steps).clamp(max=1.0).float()
         rate = trainer.optimizer.set_progress(progress)
         self._rate.copy_(torch.as_tensor(rate, device=self.device))
-        # weights are rounded once for all steps, not again at each of them
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._half), weights_stay():
+        # weights are rounded once for all steps, not again at each of them; a source with graphs of its own does that in each
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._half and self._alone), weights_stay():
             self._batch = trainer.collect(progress, self._stop)
         self.steps += self._batch["mask"].sum()
 

@@ -80,6 +80,13 @@ class Trainer:
         self._every = config.checkpoint.every or max(FEWEST, config.steps // rows // 10)
         if static and config.ppo.target_kl is None:
             self.unattended = Unattended(self)
+        elif static:
+            warnings.warn(
+                "ppo.target_kl is looked at after every minibatch, so that training on the GPU waits for the host each time, "
+                "which is slower",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     # --- running ---
 
@@ -255,7 +262,7 @@ class Trainer:
         self.best = state["best"]
         self.saved_step = self.steps
         envs = saved.tensors.get("envs") or {}
-        if envs and self.source.vec.can_snapshot:
+        if envs and self.source.vec.can_snapshot and self.source.took(envs):
             self.source.restore(envs)
         else:
             self._restart(state["restart_seed"] if not envs else self._restart_seed)
