@@ -125,6 +125,11 @@ def microseconds(call: Callable[[], Any], number: int) -> float:
     return (time.perf_counter() - start) / number * 1e6
 
 
+def _gpu() -> dict[str, str]:
+    torch = sys.modules.get("torch")
+    return {"gpu": torch.cuda.get_device_name()} if torch is not None and torch.cuda.is_available() else {}
+
+
 def machine() -> dict[str, Any]:
     versions = {}
     for package in PACKAGES:
@@ -138,6 +143,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": cpu,
         "cores": len(os.sched_getaffinity(0)),
+        **_gpu(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "versions": versions,

@@ -9,6 +9,7 @@ Half of the batches step at a time while the GPU works on the others; the order 
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -62,6 +63,7 @@ class Feed:
         self._work: dict[tuple[int, int, int], Recorded] = {}
         """by first agent, time and where the rows lie"""
         self._act: Actor | None = None
+        self._said = False
         self._ahead = max(1, len(vec.groups) // 2)
         """batches that step at a time"""
 
@@ -101,7 +103,18 @@ class Feed:
                 waiting.append((rows.agents, done))
             if stop():
                 raise Stopped
+        self._say_why()
         return self.slab.batch(self._first_state)
+
+    def _say_why(self) -> None:
+        why = next((work.failure for work in self._work.values() if work.failure), None)
+        if why is not None and not self._said:
+            self._said = True
+            warnings.warn(
+                f"choosing actions could not be recorded as a CUDA graph and runs step by step, which is slower: {why}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def _launch(self, rows: Rows, t: int) -> Any:
         """Set the GPU to work on these rows; the event after which their actions can be read."""
@@ -124,7 +137,9 @@ class Feed:
         state = None if self._state is None else self._state[group]
         mask = None if slab.action_mask is None else slab.action_mask[t, group]
         into = {name: column[group] for name, column in slab.into(t).items()}
-        with weights_stay():  # of its own: what is rounded in one graph must not be read by another, which may be replayed alone
+        with (
+            weights_stay()
+        ):  # of its own: what is rounded in one graph must not be read by another, which may be replayed alone
             done = self._act(slab.obs[t, group], state, slab.first[t, group], mask, into=into)
         for name, column in done.columns.items():
             into[name].copy_(column)

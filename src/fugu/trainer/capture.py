@@ -33,6 +33,8 @@ LOOK_ROWS = 2**23
 """rows between two looks at which training may end; how many updates that is depends on the config alone"""
 LOOK_UPDATES = 256
 """updates between such looks, at most"""
+LEAST_LOOKS = 16
+"""in a run, so that a short one ends about where it should"""
 LOOK_SECONDS = 0.25
 """after which there is something new to see in any case"""
 
@@ -61,7 +63,8 @@ class Unattended:
         self._collect = Recorded(self._do_collect, device, generators, pool) if alone else self._do_collect
         self._learn = Recorded(self._do_learn, device, generators, pool)
         rows = trainer.source.vec.num_agents * trainer.config.horizon
-        self.every = max(1, min(LOOK_UPDATES, LOOK_ROWS // rows)) if alone else 1
+        looks = (LOOK_UPDATES, LOOK_ROWS // rows, trainer.config.steps // rows // LEAST_LOOKS)
+        self.every = max(1, min(looks)) if alone else 1
         """updates between two looks at which training may end"""
         self._half = bool(getattr(trainer.algorithm.modules["policy"], "in_bf16", False))
         self._said = False
