@@ -24,7 +24,7 @@ from fugu.cuda.half import weights_stay
 from fugu.emulation.env import Rows
 from fugu.rollout.batch import Batch
 from fugu.rollout.device import Columns, Slab
-from fugu.rollout.onpolicy import Actor, Clock, Stopped
+from fugu.rollout.onpolicy import Actor, Clock, Saved, Stopped
 from fugu.spaces.views import TORCH_DTYPES
 from fugu.vector.vecenv import VecEnv
 
@@ -34,7 +34,7 @@ OUTCOME = ("reward", "terminated", "truncated")
 """columns that the action before it produced"""
 
 
-class Feed:
+class Feed(Saved):
     def __init__(
         self,
         vec: VecEnv,
@@ -170,29 +170,14 @@ class Feed:
         if self._state is not None:
             self._state.zero_()
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """What a checkpoint needs to go on between two batches exactly here; empty if the environments cannot be saved."""
-        if not self.vec.can_snapshot:
-            return {}
-        saved = {name: torch.from_numpy(array) for name, array in self.vec.snapshot().items()}
-        if self._state is not None:
-            saved["recurrent"] = self._state.cpu().clone()
-        return saved
-
-    def took(self, saved: Mapping[str, Tensor]) -> bool:
-        """Whether a source of this kind made the snapshot, and not one with its environments elsewhere."""
-        return "obs" in saved
-
     def restore(self, saved: Mapping[str, Tensor]) -> None:
-        self.vec.restore({name: tensor.numpy() for name, tensor in saved.items() if name != "recurrent"})
+        super().restore(saved)
         for _ in self.vec.groups:
             rows = self.vec.unpark()
             assert rows is not None
             self._take(rows, self.horizon)
             self.vec.park()
         self._settle()
-        if self._state is not None:
-            self._state.copy_(saved["recurrent"])
 
     def _settle(self) -> None:
         if self.device.type == "cuda":

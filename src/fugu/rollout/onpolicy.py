@@ -60,7 +60,33 @@ class Stopped(KeyboardInterrupt):
 Clock = Callable[[str], AbstractContextManager[None]]
 
 
-class OnPolicy:
+class Saved:
+    """Snapshots of a source whose environments are a ``VecEnv``: their states, the rows that wait for actions, and what the policy
+    remembers."""
+
+    vec: VecEnv
+    _state: Tensor | None
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """What a checkpoint needs to go on between two batches exactly here; empty if the environments cannot be saved."""
+        if not self.vec.can_snapshot:
+            return {}
+        saved = {name: torch.from_numpy(array) for name, array in self.vec.snapshot().items()}
+        if self._state is not None:
+            saved["recurrent"] = self._state.cpu().clone()
+        return saved
+
+    def took(self, saved: Mapping[str, Tensor]) -> bool:
+        """Whether a source of this kind made the snapshot, and not one with its environments elsewhere."""
+        return "obs" in saved
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        self.vec.restore({name: tensor.numpy() for name, tensor in saved.items() if name != "recurrent"})
+        if self._state is not None:
+            self._state.copy_(saved["recurrent"])
+
+
+class OnPolicy(Saved):
     def __init__(
         self,
         vec: VecEnv,
@@ -215,21 +241,3 @@ class OnPolicy:
         self.vec.drain_log()
         if self._state is not None:
             self._state.zero_()
-
-    def snapshot(self) -> dict[str, Tensor]:
-        """What a checkpoint needs to go on between two batches exactly here; empty if the environments cannot be saved."""
-        if not self.vec.can_snapshot:
-            return {}
-        saved = {name: torch.from_numpy(array) for name, array in self.vec.snapshot().items()}
-        if self._state is not None:
-            saved["recurrent"] = self._state.cpu().clone()
-        return saved
-
-    def took(self, saved: Mapping[str, Tensor]) -> bool:
-        """Whether a source of this kind made the snapshot, and not one with its environments elsewhere."""
-        return "obs" in saved
-
-    def restore(self, saved: Mapping[str, Tensor]) -> None:
-        self.vec.restore({name: tensor.numpy() for name, tensor in saved.items() if name != "recurrent"})
-        if self._state is not None:
-            self._state.copy_(saved["recurrent"])
