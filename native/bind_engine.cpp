@@ -9,8 +9,8 @@
 #include <map>
 #include <utility>
 
-#include "engine.h"
 #include "envs/all.h"
+#include "group.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -182,7 +182,6 @@ class Worlds {
     }
     api_.bind(engine_, columns, need(action, rows * api_.action_bytes),
               static_cast<const int64_t*>(need(seeds, worlds_ * sizeof(int64_t))));
-    action_ = static_cast<char*>(action.data());
     form_ = Buffer(nb::cast(action));
     kept_ = nb::make_tuple(seeds, action, slots);
     bound_ = true;
@@ -210,33 +209,31 @@ class Worlds {
 
   // Copies a group's actions in and gives the first agent whose action is outside its space, or kNone. Takes arrays that look like
   // the one that was bound, as most do; of others (another type, not contiguous, a list) it says kOther and does nothing.
-  int64_t take(size_t group, nb::handle actions) {
-    fugu::Group& job = at(group);
-    if (!bound_) throw nb::value_error("bind() first");
-    if (job.running) throw nb::value_error("this group is running already");
-    const Buffer given(actions);
-    if (!given.like(form_, (job.high() - job.low()) * static_cast<size_t>(api_.agents))) return kOther;
-    job.given = static_cast<const char*>(given.view.buf);
-    job.actions = action_;
-    job.running = true;
-    {
-      nb::gil_scoped_release release;
+  int64_t take(size_t group, nb::handle actions) { return take_and(group, actions, [](fugu::Group&) {}); }
+
+  // The same, and steps the worlds into `slot` if all actions are in their space: start and finish in one.
+  int64_t step(size_t group, nb::handle actions, int slot) {
+    if (slot < 0 || slot > 1) throw nb::value_error("no such slot");
+    return take_and(group, actions, [this, slot](fugu::Group& job) {
+      job.command = fugu::EngineApi::kStep;
+      job.slot = slot;
       pool_.start(job);
       pool_.finish(job);
-    }
-    job.running = false;
-    job.given = nullptr;
-    return job.bad_action();
+    });
   }
 
   int64_t bad_action(size_t group) {
     fugu::Group& job = at(group);
-    return api_.bad_action(engine_, job.low(), job.high());
+    return api_.take(engine_, nullptr, job.low(), job.high());
   }
 
   nb::tuple drain() {
     fugu::LogSum sum;
     for (auto& group : groups_) {
+      while (group->held) {  // by another thread of the program
+        nb::gil_scoped_release release;
+        std::this_thread::yield();
+      }
       if (group->running) {  // it may be adding to its sums just now
         nb::gil_scoped_release release;
         pool_.finish(*group);
@@ -272,6 +269,27 @@ class Worlds {
     if (group >= groups_.size()) throw nb::index_error("no such group");
     return *groups_[group];
   }
+  template <typename Then>
+  int64_t take_and(size_t group, nb::handle actions, const Then& then) {
+    fugu::Group& job = at(group);
+    if (!bound_) throw nb::value_error("bind() first");
+    if (job.running) throw nb::value_error("this group is running already");
+    const Buffer given(actions);
+    if (!given.like(form_, (job.high() - job.low()) * static_cast<size_t>(api_.agents))) return kOther;
+    job.running = job.held = true;
+    int64_t bad;
+    {
+      nb::gil_scoped_release release;
+      job.given = static_cast<const char*>(given.view.buf);
+      pool_.start(job);
+      pool_.finish(job);
+      job.given = nullptr;
+      bad = job.bad_action();
+      if (bad < 0) then(job);
+    }
+    job.running = job.held = false;
+    return bad < 0 ? kNone : bad;
+  }
   static void* need(const Array& array, size_t bytes) {
     if (array.nbytes() != bytes) throw nb::value_error("a column has another size than the environment's rows need");
     return array.data();
@@ -283,7 +301,6 @@ class Worlds {
   std::vector<std::unique_ptr<fugu::Group>> groups_;
   fugu::Pool pool_;  // after what its threads use: it ends first
   nb::object kept_;
-  char* action_ = nullptr;
   Buffer form_;  // of the actions
   bool bound_ = false;
 };
@@ -305,6 +322,7 @@ void bind_engine(nb::module_& m) {
       .def("start", &Worlds::start, "group"_a, "command"_a, "slot"_a)
       .def("finish", &Worlds::finish, "group"_a)
       .def("take", &Worlds::take, "group"_a, "actions"_a)
+      .def("step", &Worlds::step, "group"_a, "actions"_a, "slot"_a)
       .def("bad_action", &Worlds::bad_action, "group"_a)
       .def("drain", &Worlds::drain)
       .def("render", &Worlds::render, "world"_a)

@@ -18,7 +18,6 @@
 
 #include "canvas.h"
 #include "env.h"
-#include "pool.h"
 #include "world.h"
 
 // A function compiled a second time, for machines with wider vectors than the least. Everything it calls becomes part of it.
@@ -47,7 +46,7 @@ struct ParamInfo {
 
 // An environment and its engine behind plain functions, so that one compiled elsewhere (`fugu build`) can be loaded at run time.
 // Its first member says which version of this struct it was compiled against.
-constexpr uint32_t kAbi = 4;
+constexpr uint32_t kAbi = 5;
 
 struct EngineApi {
   uint32_t abi;
@@ -63,10 +62,12 @@ struct EngineApi {
   enum Command { kReset = 1, kStep = 2, kStepNarrow = 3 };  // the last: with no more than every machine has, for comparison
   void* (*create)(size_t worlds, const double* params, int time_limit);
   void (*destroy)(void*);
-  void (*bind)(void*, const Columns slots[2], const void* action, const int64_t* seeds);
+  void (*bind)(void*, const Columns slots[2], void* action, const int64_t* seeds);
   // Resets or steps the worlds [low, high); `logs` has a sum for each kBlock of them.
   void (*run)(void*, int command, size_t low, size_t high, int slot, LogSum* logs);
-  int64_t (*bad_action)(void*, size_t low, size_t high);
+  // Copies the actions of the worlds [low, high) in, unless `given` is null, and checks them: the first agent whose action is not
+  // in its space, or -1.
+  int64_t (*take)(void*, const void* given, size_t low, size_t high);
   char* (*state)(void*);
   size_t (*state_bytes)(void*);
   void (*render)(void*, size_t world, uint8_t* pixels);
@@ -122,17 +123,19 @@ class Engine {
       out.choices = Traits<E>::kChoices;
       out.create = [](size_t worlds, const double* settings, int limit) -> void* { return new Engine(worlds, settings, limit); };
       out.destroy = [](void* self) { delete static_cast<Engine*>(self); };
-      out.bind = [](void* self, const Columns slots[2], const void* action, const int64_t* seeds) {
+      out.bind = [](void* self, const Columns slots[2], void* action, const int64_t* seeds) {
         auto& engine = *static_cast<Engine*>(self);
         engine.slots_[0] = slots[0];
         engine.slots_[1] = slots[1];
-        engine.action_ = static_cast<const Action*>(action);
+        engine.action_ = static_cast<Action*>(action);
         engine.seeds_ = seeds;
       };
       out.run = [](void* self, int command, size_t low, size_t high, int slot, LogSum* logs) {
         static_cast<Engine*>(self)->run(command, low, high, slot, logs);
       };
-      out.bad_action = [](void* self, size_t low, size_t high) { return static_cast<Engine*>(self)->bad_action(low, high); };
+      out.take = [](void* self, const void* given, size_t low, size_t high) {
+        return static_cast<Engine*>(self)->take(static_cast<const Action*>(given), low, high);
+      };
       out.state = [](void* self) { return reinterpret_cast<char*>(static_cast<Engine*>(self)->blocks_.data()); };
       out.state_bytes = [](void* self) { return static_cast<Engine*>(self)->blocks_.size() * sizeof(Block); };
       out.pack_params = [](const double* settings, void* params) {
@@ -172,7 +175,7 @@ class Engine {
   // Worlds lie one after the other, or, with lanes, a block of them side by side, so that loops run over each column of it.
   static constexpr size_t kPerBlock = kLanes ? kBlock : 1;
 
-  struct Block {
+  struct alignas(kLanes ? 64 : 0) Block {
     State state[kPerBlock]{};
     Rng rng[kPerBlock]{};
     double returns[kPerBlock][A] = {};
@@ -303,24 +306,40 @@ class Engine {
     }
   }
 
-  // The first agent of the worlds [low, high) whose action is not in its space, or -1.
-  int64_t bad_action(size_t low, size_t high) const {
-    for (size_t from = low * A, to; from < high * A; from = to) {
-      to = std::min(from + 256, high * A);
-      bool bad = false;  // of any: a loop without an exit can be vectorised
-      if constexpr (std::is_same_v<Action, int64_t>) {  // in halves, as not all machines compare 64 bits at once
-        uint32_t above = 0, beyond = 0;
+  int64_t take(const Action* given, size_t low, size_t high) {
+#ifdef FUGU_AVX2
+    static const bool wide = __builtin_cpu_supports("avx2");
+    if (wide) return take_avx2(given, low, high);
+#endif
+    return copy_and_check(given, low, high);
+  }
+#ifdef FUGU_AVX2
+  FUGU_FOR_AVX2 int64_t take_avx2(const Action* given, size_t low, size_t high) { return copy_and_check(given, low, high); }
+#endif
+
+  // Reads what is given once: another thread of the program may be changing it.
+  FUGU_INLINE int64_t copy_and_check(const Action* given, size_t low, size_t high) {
+    Action* const held = action_ + low * A;
+    if (given == nullptr) given = held;
+    const size_t count = (high - low) * A;
+    for (size_t from = 0, to; from < count; from = to) {
+      to = std::min(from + 256, count);
+      bool bad = false;  // any: a loop without an exit can be vectorised
+      if constexpr (std::is_same_v<Action, int64_t>) {
+        uint64_t signs = 0;  // the highest bit: an action is negative, or above the last (not all machines compare 64 bits)
         for (size_t i = from; i < to; ++i) {
-          above |= static_cast<uint32_t>(static_cast<uint64_t>(action_[i]) >> 32);
-          beyond |= static_cast<uint32_t>(action_[i]) >= static_cast<uint32_t>(E::action[0].choices);
+          const uint64_t action = static_cast<uint64_t>(given[i]);
+          held[i] = static_cast<int64_t>(action);
+          signs |= action | (static_cast<uint64_t>(E::action[0].choices - 1) - action);
         }
-        bad = above | beyond;
+        bad = signs >> 63;
       } else {
-        for (size_t i = from; i < to; ++i) bad |= !valid(action_[i]);
+        std::memmove(held + from, given + from, (to - from) * sizeof(Action));
+        for (size_t i = from; i < to; ++i) bad |= !valid(held[i]);
       }
       if (!bad) continue;
-      while (valid(action_[from])) ++from;
-      return static_cast<int64_t>(from);
+      while (valid(held[from])) ++from;
+      return static_cast<int64_t>(low * A + from);
     }
     return -1;
   }
@@ -357,62 +376,8 @@ class Engine {
   int time_limit_;
   std::vector<Block> blocks_;
   Columns slots_[2];
-  const Action* action_ = nullptr;
+  Action* action_ = nullptr;
   const int64_t* seeds_ = nullptr;  // [worlds]; negative: go on with the random numbers there are
-};
-
-// A contiguous range of worlds that is stepped as one job.
-class Group final : public Job {
- public:
-  Group(const EngineApi& api, void* engine, size_t low, size_t high, size_t threads)
-      : api_(api), engine_(engine), low_(low), high_(high), row_(static_cast<size_t>(api.agents) * api.action_bytes) {
-    const size_t pieces = threads > 1 ? 4 * threads : 1;
-    size_ = ((high - low + pieces - 1) / pieces + kBlock - 1) / kBlock * kBlock;
-    divide((high - low + size_ - 1) / size_);
-    bad_.resize((high - low + size_ - 1) / size_);
-    logs_.resize((high - low + kBlock - 1) / kBlock);
-  }
-
-  int command = EngineApi::kStep, slot = 0;
-  bool running = false;
-
-  void run(size_t chunk) override {
-    const size_t low = low_ + chunk * size_, high = std::min(low + size_, high_);
-    if (given == nullptr) return api_.run(engine_, command, low, high, slot, &logs_[chunk * size_ / kBlock]);
-    std::memmove(actions + low * row_, given + (low - low_) * row_, (high - low) * row_);
-    bad_[chunk] = api_.bad_action(engine_, low, high);
-  }
-
-  // Taking actions is a job, too: a thread that copies and checks those of its own worlds has them at hand when it steps them.
-  const char* given = nullptr;  // what to take; null: to run `command`
-  char* actions = nullptr;      // where it goes, from world 0 on
-
-  // The first agent whose action is outside its space, or -1.
-  int64_t bad_action() const {
-    for (const int64_t agent : bad_)
-      if (agent >= 0) return agent;
-    return -1;
-  }
-
-  // Adds what the episodes that ended since the last call come to, in an order that does not depend on threads.
-  void drain(LogSum& sum) {
-    for (LogSum& block : logs_) {
-      sum.episodes += block.episodes;
-      sum.returns += block.returns;
-      sum.lengths += block.lengths;
-      for (int i = 0; i < kMaxLogs; ++i) sum.values[i] += block.values[i];
-      block = {};
-    }
-  }
-  size_t low() const { return low_; }
-  size_t high() const { return high_; }
-
- private:
-  const EngineApi& api_;
-  void* engine_;
-  size_t low_, high_, row_, size_;
-  std::vector<LogSum> logs_;
-  std::vector<int64_t> bad_;  // per chunk
 };
 
 }  // namespace fugu

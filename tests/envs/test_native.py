@@ -254,6 +254,69 @@ def test_wrong_use_is_an_error_and_changes_nothing():
         fugu.vector.make("CartPole-v1", 4, backend="native")
 
 
+@pytest.mark.parametrize("infos", [None, "episode"])
+def test_step_is_send_and_recv(infos):
+    rng = np.random.default_rng(0)
+    settings = {"num_workers": 2, "infos": infos, "env_kwargs": {"max_steps": 20}}
+    with fugu.vector.make("cartpole", 300, **settings) as vec, fugu.vector.make("cartpole", 300, **settings) as twin:
+        vec.reset(seed=0)
+        twin.reset(seed=0)
+        for t in range(60):
+            action = rng.integers(0, 2, 300) if t % 7 else rng.integers(0, 2, 300).astype(np.int32)
+            before = vec.rows
+            seen = vec.step(action)[4]
+            twin.send(action)
+            rows = twin.recv()
+            for name in ("obs", "reward", "terminated", "truncated", "first", "mask"):
+                np.testing.assert_array_equal(getattr(vec.rows, name), getattr(rows, name), err_msg=f"{name} of step {t}")
+            assert vec.rows is not before
+            ended = [
+                {i: (info["episode"]["r"], info["episode"]["l"]) for i, info in each.items()} for each in (seen, rows.infos)
+            ]
+            assert ended[0] == ended[1]
+        assert vec.drain_log() == twin.drain_log()
+        vec.park()
+        with pytest.raises(CallOrderError):
+            vec.step(action)
+    with pytest.raises(CallOrderError, match="closed"):
+        vec.step(action)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_the_first_bad_action_is_named_and_no_world_moves_whichever_thread_meets_it(threads):
+    good = np.random.default_rng(0).integers(0, 2, (20, 1000))
+    with fugu.vector.make("cartpole", 1000, num_workers=threads) as vec, fugu.vector.make("cartpole", 1000) as twin:
+        vec.reset(seed=0)
+        twin.reset(seed=0)
+        for t, action in enumerate(good):
+            obs, state = vec.rows.obs.copy(), vec._runner.state
+            for agents in ([999], [3, 999], [517, 600, 601]):
+                bad = action.copy()
+                bad[agents] = 2
+                with pytest.raises(SpaceError, match=f"2 at agent {agents[0]} is outside"):
+                    vec.step(bad)
+                assert vec._runner.state == state
+                np.testing.assert_array_equal(vec.rows.obs, obs)
+            np.testing.assert_array_equal(vec.step(action)[0], twin.step(action)[0], err_msg=f"step {t}")
+
+
+def test_actions_belong_to_the_caller_again_after_send():
+    actions = np.random.default_rng(0).integers(0, 2, (30, 2000))
+    with (
+        fugu.vector.make("cartpole", 4000, batch_size=2000, num_workers=2) as vec,
+        fugu.vector.make("cartpole", 4000, batch_size=2000, num_workers=2) as twin,
+    ):
+        vec.async_reset(seed=0)
+        twin.async_reset(seed=0)
+        given = np.empty_like(actions[0])
+        for action in actions:
+            np.testing.assert_array_equal(vec.recv().obs, twin.recv().obs)
+            given[...] = action
+            vec.send(given)
+            given[...] = 77
+            twin.send(action)
+
+
 def test_actions_of_any_layout_in_memory_are_taken():
     with fugu.vector.make("cartpole", 64) as one, fugu.vector.make("cartpole", 64) as two:
         one.reset(seed=0)

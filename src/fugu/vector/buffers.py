@@ -1,8 +1,10 @@
 """The memory of a vector env: one mapping with a column per field, for all agents, twice.
 
-Columns are ``[slot, agents, ...]`` with two slots: while an env writes slot 1, the rows of slot 0 stay as they were, so what
-``recv`` returned is valid until the second ``recv`` after it, and a crashed worker cannot leave a half-written row behind.
-Every column starts on its own 128-byte line. A batch is a slice of agents: never a copy.
+There are two slots: while an env writes slot 1, the rows of slot 0 stay as they were, so what ``recv`` returned is valid until the
+second ``recv`` after it, and a crashed worker cannot leave a half-written row behind. A batch is a slice of agents: never a copy.
+
+Every column starts on its own 128-byte line; those of a page or more start on a page, with an unused one before it. A core that
+comes to the end of its share of a column fetches ahead what comes next, and would take it from the core that writes there.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from fugu.errors import FuguError, SpaceError
 from fugu.spaces import Layout
 from fugu.spaces.layout import Node
 
-LINE = 128
+LINE, PAGE = 128, 4096
 SLOTS = 2
 
 
@@ -49,18 +51,22 @@ class Buffers:
             "head": ((head,), np.uint8),
             "seeds": ((num_envs,), np.int64),
             "action": ((num_agents, *self.action_layout.row_shape), self.action_layout.dtype),
-            "obs": ((SLOTS, num_agents, *self.obs_layout.row_shape), self.obs_layout.dtype),
-            "reward": ((SLOTS, num_agents), np.float32),
-            "terminated": ((SLOTS, num_agents), np.bool_),
-            "truncated": ((SLOTS, num_agents), np.bool_),
-            "first": ((SLOTS, num_agents), np.bool_),
-            "mask": ((SLOTS, num_agents), np.bool_),
-            "action_mask": ((SLOTS, num_agents, choices), np.bool_),
         }
+        for slot in range(SLOTS):
+            columns |= {
+                f"obs {slot}": ((num_agents, *self.obs_layout.row_shape), self.obs_layout.dtype),
+                f"reward {slot}": ((num_agents,), np.float32),
+                f"terminated {slot}": ((num_agents,), np.bool_),
+                f"truncated {slot}": ((num_agents,), np.bool_),
+                f"first {slot}": ((num_agents,), np.bool_),
+                f"mask {slot}": ((num_agents,), np.bool_),
+                f"action_mask {slot}": ((num_agents, choices), np.bool_),
+            }
         offsets, self.nbytes = {}, 0
         for name, (shape, dtype) in columns.items():
-            offsets[name] = self.nbytes
-            self.nbytes += -(-math.prod(shape) * np.dtype(dtype).itemsize // LINE) * LINE
+            size = math.prod(shape) * np.dtype(dtype).itemsize
+            offsets[name] = _next(self.nbytes, LINE) if size < PAGE else _next(self.nbytes, PAGE) + PAGE
+            self.nbytes = offsets[name] + size
         block = (memory or _aligned)(self.nbytes)
         self.block: np.ndarray = np.frombuffer(block, np.uint8, self.nbytes)
         """all of it, as bytes"""
@@ -68,7 +74,6 @@ class Buffers:
             name: np.ndarray(shape, dtype, block, offsets[name]) if math.prod(shape) else np.zeros(shape, dtype)
             for name, (shape, dtype) in columns.items()
         }
-        column["action_mask"][...] = True  # whoever restricts nothing need not write it
         self.head: np.ndarray = column["head"]
         """bytes for the backend's own use"""
         self.seeds: np.ndarray = column["seeds"]
@@ -76,17 +81,20 @@ class Buffers:
         self.action: np.ndarray = column["action"]
         self.rows: tuple[Rows, Rows] = tuple(  # type: ignore[assignment]
             Rows(
-                obs=column["obs"][slot],
-                reward=column["reward"][slot],
-                terminated=column["terminated"][slot],
-                truncated=column["truncated"][slot],
-                first=column["first"][slot],
-                mask=column["mask"][slot],
-                action_mask=column["action_mask"][slot] if choices else None,
+                obs=column[f"obs {slot}"],
+                reward=column[f"reward {slot}"],
+                terminated=column[f"terminated {slot}"],
+                truncated=column[f"truncated {slot}"],
+                first=column[f"first {slot}"],
+                mask=column[f"mask {slot}"],
+                action_mask=column[f"action_mask {slot}"] if choices else None,
                 agents=slice(0, num_agents),
             )
             for slot in range(SLOTS)
         )
+        for rows in self.rows:
+            if rows.action_mask is not None:
+                rows.action_mask[...] = True  # whoever restricts nothing need not write it
         self._ranges = [leaf.choice_range() for leaf in self.action_layout.leaves]
 
     def write_action(self, agents: slice, action: Any) -> None:
@@ -151,9 +159,13 @@ def _available_memory() -> int | None:
 
 
 def _aligned(nbytes: int) -> Any:
-    raw = np.zeros(nbytes + LINE, np.uint8)
-    start = -raw.ctypes.data % LINE
+    raw = np.zeros(nbytes + PAGE, np.uint8)
+    start = -raw.ctypes.data % PAGE
     return raw[start : start + nbytes]
+
+
+def _next(offset: int, step: int) -> int:
+    return -(-offset // step) * step
 
 
 def _write_structure(layout: Layout, node: Node, value: Any, views: list[np.ndarray]) -> None:

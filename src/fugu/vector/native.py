@@ -17,8 +17,8 @@ from fugu.vector.buffers import Buffers
 from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.runner import Drained, Options, agent_slices, split
 
-OTHER_FORM = -2
-"""what ``Worlds.take`` says of actions that are not an array like the one in the buffers"""
+TAKEN, OTHER_FORM = -1, -2
+"""what ``Worlds.take`` says if all is well, and of actions that are not an array like the one in the buffers"""
 
 
 class Native:
@@ -68,9 +68,16 @@ class Native:
         if agent == OTHER_FORM:
             self.buffers.write_action(self.group_agents[group], action)
             agent = self._worlds.bad_action(group)
+        if agent != TAKEN:
+            raise self._outside(agent)
+
+    def step_now(self, action: Any, slot: int) -> bool:
+        """``take_actions``, ``start`` and ``finish`` of the only group in one; False: its actions are of another form, nothing is
+        done."""
+        agent = self._worlds.step(0, action, slot)
         if agent >= 0:
-            got = self.buffers.action[agent].tolist()
-            raise SpaceError(f"actions: {got} at agent {agent} is outside {self.spec.action_space}")
+            raise self._outside(agent)
+        return agent == TAKEN
 
     def drain(self) -> Drained:
         return self._worlds.drain()
@@ -94,6 +101,10 @@ class Native:
         if name == "render" and kind == "call":
             return [self._worlds.render(i) for i in envs]
         raise ConfigError(f"{self.spec.name} is a native environment: it has no Python attribute {name!r}")
+
+    def _outside(self, agent: int) -> SpaceError:
+        got = self.buffers.action[agent].tolist()
+        return SpaceError(f"actions: {got} at agent {agent} is outside {self.spec.action_space}")
 
     def close(self) -> None:
         """Nothing to do: threads and worlds go with the object."""

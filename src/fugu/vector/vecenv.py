@@ -20,6 +20,8 @@ from fugu.errors import CallOrderError, ConfigError, EnvTimeout, WorkerDied
 from fugu.vector.config import VectorConfig
 from fugu.vector.runner import RESET, STEP, Drained, Options, Runner
 
+CLOSED = "this vector env is closed"
+
 ROW_COLUMNS = ("obs", "reward", "terminated", "truncated", "first", "mask", "action_mask")
 
 
@@ -75,6 +77,8 @@ class VecEnv:
         self._fresh = [True] * count
         self._broken: BaseException | None = None
         self._closed = False
+        self._in_turn = config.order == "pipelined"
+        self._at_once = getattr(runner, "step_now", None) if count == 1 else None
 
     # --- all environments at once ---
 
@@ -87,12 +91,17 @@ class VecEnv:
 
     def step(self, action: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Infos]:
         """Gymnasium's ``(obs, reward, terminated, truncated, infos)``, with one leading axis of agents."""
-        self._one_batch("step")
-        if self._received is None and not self._running:
-            self._check_open()
-            raise CallOrderError("step() before reset(): call reset() first")
-        self.send(action)
-        rows = self.recv()
+        slot = self._slot[0] ^ 1
+        if self._received is not None and self._at_once is not None and self._at_once(action, slot):
+            self._slot[0] = slot
+            rows = self._deliver(0, {})
+        else:
+            self._one_batch("step")
+            if self._received is None and not self._running:
+                self._check_open()
+                raise CallOrderError("step() before reset(): call reset() first")
+            self.send(action)
+            rows = self.recv()
         return rows.obs, rows.reward, rows.terminated, rows.truncated, rows.infos
 
     # --- batch by batch ---
@@ -112,7 +121,8 @@ class VecEnv:
 
     def recv(self) -> Rows:
         """Wait for a batch: the next in turn, or the first that is finished (``order``)."""
-        self._check_open()
+        if self._closed:
+            raise CallOrderError(CLOSED)
         if self._broken is not None:
             raise CallOrderError("an earlier call did not finish; reset() or close() this vector env") from self._broken
         if self._received is not None:
@@ -120,7 +130,7 @@ class VecEnv:
         if not self._running:
             raise CallOrderError("recv() before reset: call reset() or async_reset() first")
         try:
-            group, infos = self._runner.finish(self._waiting_for())
+            group, infos = self._runner.finish(self._running[:1] if self._in_turn else self._waiting_for())
         except BaseException as error:
             self._broken = error
             if self._closed:
@@ -128,20 +138,12 @@ class VecEnv:
             raise
         self._running.remove(group)
         self._received = group
-        self._served[group] += 1
-        slot = self._slot[group]
-        rows = self._rows[group][slot]
-        rows.infos = infos
-        if self._fresh[group]:
-            self._fresh[group] = False
-            self._stats.start(rows.agents)
-        elif self.episode_stats:
-            self._stats.update(rows, acted=self._rows[group][1 - slot].mask)
-        return rows
+        return self._deliver(group, infos)
 
     def send(self, action: Any) -> None:
         """Give the actions for the batch last received, and set it going."""
-        self._check_open()
+        if self._closed:
+            raise CallOrderError(CLOSED)
         if self._received is None:
             raise CallOrderError("send() before recv(): there is no batch that waits for actions")
         group = self._received
@@ -301,6 +303,7 @@ class VecEnv:
         """End all environments and processes. Safe to call twice and in any state; takes at most a few seconds."""
         if not self._closed:
             self._closed = True
+            self._at_once = None
             self._runner.close()
 
     def __enter__(self) -> VecEnv:
@@ -328,10 +331,21 @@ class VecEnv:
                 self._running.remove(group)  # refused before anything was set going
             raise
 
+    def _deliver(self, group: int, infos: Infos) -> Rows:
+        """The rows that a group has just written."""
+        self._served[group] += 1
+        slot = self._slot[group]
+        rows = self._rows[group][slot]
+        rows.infos = infos
+        if self._fresh[group]:
+            self._fresh[group] = False
+            self._stats.start(rows.agents)
+        elif self.episode_stats:
+            self._stats.update(rows, acted=self._rows[group][1 - slot].mask)
+        return rows
+
     def _waiting_for(self) -> list[int]:
-        """The running groups ``recv`` may return, best first."""
-        if self.config.order == "pipelined":
-            return self._running[:1]
+        """The running groups ``recv`` may return when the first finished is served first, best first."""
         least = min(self._running, key=self._served.__getitem__)
         if max(self._served) - self._served[least] >= self.config.max_lag:
             return [least]
@@ -362,7 +376,7 @@ class VecEnv:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise CallOrderError("this vector env is closed")
+            raise CallOrderError(CLOSED)
 
 
 def chosen_seeds(seed: int | Sequence[int | None] | None, out: np.ndarray) -> None:
