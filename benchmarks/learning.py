@@ -71,7 +71,7 @@ def against_random(run: Any, games: int) -> tuple[float, float]:
             act = player.algorithm.act(
                 torch.from_numpy(rows.obs), None, torch.from_numpy(rows.first), torch.from_numpy(rows.action_mask)
             )
-            action = np.array(act.env_action)
+            action = act.env_action.numpy().copy()
             noise = rng.random(rows.action_mask.shape) * rows.action_mask
             action[1::2] = noise.argmax(1)[1::2]
             vec.step(action)

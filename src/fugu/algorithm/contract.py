@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fugu.rollout.batch import Batch
-from fugu.rollout.onpolicy import Act
+from fugu.rollout.onpolicy import Actor
 
 Metrics = dict[str, Tensor]
 """name (``loss/...``) -> a scalar without gradient"""
@@ -31,20 +31,17 @@ class Algorithm(Protocol):
         """What ``act`` keeps of a row, by name: shape and dtype."""
         ...
 
-    def act(
-        self,
-        obs: Tensor,
-        state: Tensor | None,
-        first: Tensor,
-        action_mask: Tensor | None,
-        *,
-        greedy: bool = False,
-        into: Mapping[str, Tensor] | None = None,
-    ) -> Act: ...
+    @property
+    def act(self) -> Actor: ...
 
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch: ...
 
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]: ...
+
+    @property
+    def asks(self) -> str | None:
+        """Why ``enough`` must be asked after every minibatch; None: it never says yes."""
+        ...
 
     def enough(self, metrics: Metrics) -> bool:
         """Whether a batch has been learned from enough, judged by the minibatch just done."""

@@ -181,6 +181,10 @@ class PPO:
         advantage = delta + c.gamma * c.lam * torch.where(ended, 0.0, next_traced)
         return torch.where(mask, advantage, 0.0), value + traced
 
+    @property
+    def asks(self) -> str | None:
+        return None if self.config.target_kl is None else "ppo.target_kl is looked at after every minibatch"
+
     def enough(self, metrics: Metrics) -> bool:
         return self.config.target_kl is not None and bool(metrics["loss/kl"] > self.config.target_kl)
 

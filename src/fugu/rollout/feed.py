@@ -53,8 +53,7 @@ class Feed(Saved):
         self.slab = Slab.zeros(vec.obs_layout, vec.num_agents, choices, horizon, device, columns)
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         layout = vec.action_layout
-        pinned = pin(vec.memory) if device.type == "cuda" else None
-        self._pinned = pinned
+        self._pinned = Pinned(vec.memory) if device.type == "cuda" else None
         """kept so that the memory stays pinned"""
         shape = (vec.num_agents, *layout.row_shape)
         self._actions = torch.zeros(shape, dtype=TORCH_DTYPES[layout.dtype_name], pin_memory=device.type == "cuda")
@@ -184,7 +183,7 @@ class Feed(Saved):
             torch.cuda.synchronize(self.device)
 
 
-class pin:
+class Pinned:
     """Memory ``(address, bytes)`` that the GPU may copy from and to while the host goes on; let go with the object."""
 
     def __init__(self, memory: tuple[int, int]) -> None:

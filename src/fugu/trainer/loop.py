@@ -78,12 +78,11 @@ class Trainer:
         """checkpoints in a row that could not be written"""
         rows = source.vec.num_agents * config.passes * config.horizon
         self._every = config.checkpoint.every or max(FEWEST, config.steps // rows // 10)
-        if static and config.ppo.target_kl is None:
+        if static and algorithm.asks is None:
             self.unattended = Unattended(self)
         elif static:
             warnings.warn(
-                "ppo.target_kl is looked at after every minibatch, so that training on the GPU waits for the host each time, "
-                "which is slower",
+                f"{algorithm.asks}, so that training on the GPU waits for the host each time, which is slower",
                 RuntimeWarning,
                 stacklevel=2,
             )
