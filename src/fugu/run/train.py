@@ -50,7 +50,7 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
     if config is None:
         if not isinstance(env, str):
             raise ConfigError(f"train() takes an environment by name (Gymnasium id, file.py:Class, ...), got {env!r:.60}")
-        config = preset(env, settings.get("env_kwargs"), str(settings.get("device", "cpu")))
+        config = preset(env, settings.get("env_kwargs"), str(settings.get("device", "cpu")), settings.get("algorithm"))
         settings["env_kwargs"] = {**config.env_kwargs, **settings.get("env_kwargs", {})}
     config = override(config, settings)
     config = override(config, {"env": from_anywhere(config.env), "policy.net": from_anywhere(config.policy.net)})

@@ -141,15 +141,14 @@ class TrainConfig:
                 f"try --minibatch {near}"
             )
 
-    def minibatches(self, num_agents: int) -> int:
-        """Into how many minibatches a batch falls, for this many agents."""
-        segments = num_agents * self.passes
+    def minibatches(self, segments: int) -> int:
+        """Into how many minibatches a batch of this many segments falls."""
         batch = segments * self.horizon
         rows = self.minibatch or batch
         if rows > batch:
             raise ConfigError(
-                f"minibatch={rows} is more than the batch of {batch} rows ({num_agents} agents x {self.passes * self.horizon} "
-                f"steps); try --minibatch {batch}, or --horizon {-(-rows // (num_agents * self.passes))}"
+                f"minibatch={rows} is more than the batch of {batch} rows ({segments} segments x {self.horizon} steps); "
+                f"try --minibatch {batch}, or --horizon {-(-rows // segments)}"
             )
         each = rows // self.horizon
         if segments % each:
