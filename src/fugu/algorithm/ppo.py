@@ -59,6 +59,10 @@ class PPO:
         """does the same in a few kernels, where it can"""
 
     @property
+    def state_size(self) -> int:
+        return self.policy.state_size
+
+    @property
     def columns(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """What ``act`` keeps of a row: shape and dtype."""
         distribution = self.policy.distribution

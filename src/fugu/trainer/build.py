@@ -106,8 +106,7 @@ def make_source(
     config: TrainConfig, vec: VecEnv | DeviceVec, algorithm: Algorithm, device: torch.device, clock: Clock | None
 ) -> Source:
     """Where batches come from: environments on the device, on the CPU for a policy on a GPU, or both on the CPU."""
-    size = algorithm.modules["policy"].state_size
-    assert isinstance(size, int)
+    size = algorithm.state_size
     if isinstance(vec, DeviceVec):
         return DeviceRollout(vec, config.horizon, algorithm.columns, state_size=size, whole=algorithm.whole(vec))
     if device.type == "cuda" and config.passes == 1:
