@@ -24,7 +24,7 @@ class Algorithm(Protocol):
     """everything with weights or statistics that a checkpoint must hold; ``policy`` is what acts"""
 
     generators: list[torch.Generator]
-    """where its randomness comes from, so that a CUDA graph can go on with it"""
+    """where its randomness comes from, so that a CUDA graph can go on with it; ``act`` may be given another"""
 
     @property
     def columns(self) -> Mapping[str, tuple[tuple[int, ...], torch.dtype]]:

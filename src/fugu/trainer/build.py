@@ -141,9 +141,7 @@ def make_source(
     if isinstance(vec, DeviceVec):
         return DeviceRollout(vec, config.horizon, algorithm.columns, state_size=size, whole=_whole(algorithm, vec))
     if device.type == "cuda" and config.passes == 1:
-        return Feed(
-            vec, config.horizon, algorithm.columns, state_size=size, device=device, generators=algorithm.generators, clock=clock
-        )
+        return Feed(vec, config.horizon, algorithm.columns, state_size=size, device=device, clock=clock)
     return OnPolicy(vec, config.horizon, passes=config.passes, state_size=size, device=device, clock=clock)
 
 
