@@ -36,15 +36,16 @@ ENVS = {
 
 
 def fed(monkeypatch, device: str, env: str = "native", core: str = "none", folder=None, **changes):
+    chosen = {**ENVS[env], **changes}
     settings = TrainConfig(
-        steps=10**6,
+        steps=10**8,
         horizon=6,
-        minibatch=ENVS[env]["vector"].num_envs * 3,
+        minibatch=chosen["vector"].num_envs * 3,
         device=device,
         policy=CORES[core],
         optimizer=OptimizerConfig(learning_rate=1e-2),
         checkpoint=CheckpointConfig(every=1000),
-        **{**ENVS[env], **changes},
+        **chosen,
     )
     if device == "cpu":
 
@@ -94,7 +95,7 @@ def test_overlapping_batches_compute_what_batches_in_turn_do(monkeypatch, core, 
     found = []
     for overlap in (True, False):
         vector = VectorConfig(num_envs=8192, backend="native", batch_size=1024, num_workers=2)
-        trainer = fed(monkeypatch, "cuda", core=core, vector=vector, minibatch=8192, precision=precision)
+        trainer = fed(monkeypatch, "cuda", core=core, vector=vector, precision=precision)
         if not overlap:
             one = torch.cuda.Stream()
             for lane in trainer.source._lanes.values():
