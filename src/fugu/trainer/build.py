@@ -106,7 +106,9 @@ def make_device_vec(config: TrainConfig, device: torch.device) -> DeviceVec:
     if config.vector.backend == "device":
         settings = dataclasses.replace(config.vector, device=str(device), infos=None)
     else:  # chosen here: what was said of threads and batches was meant for a CPU
-        settings = VectorConfig(num_envs=config.vector.num_envs, backend="device", device=str(device))
+        settings = VectorConfig(
+            num_envs=config.vector.num_envs, backend="device", device=str(device), compile=config.vector.compile
+        )
     vec = vector.make(config.env, env_kwargs=config.env_kwargs, config=settings)
     assert isinstance(vec, DeviceVec)
     return vec

@@ -23,7 +23,9 @@ class Tensors:
 
     def __init__(self, make: Callable[[], Any], config: VectorConfig) -> None:
         self._envs = split(config.num_envs, config.num_batches, config.num_batches).envs
-        self._worlds = [TensorWorlds(make(), len(envs), torch.device("cpu")) for envs in self._envs]
+        self._worlds = [
+            TensorWorlds(make(), len(envs), torch.device("cpu"), compile=bool(config.compile)) for envs in self._envs
+        ]
         self.spec = self._worlds[0].spec
         agents = self.spec.num_agents
         self.env_agents = agent_slices([agents] * config.num_envs)
