@@ -41,7 +41,7 @@ def compiled(function: Callable[..., Any], name: str, *trial: Any) -> Callable[.
         return made
     warnings.warn(
         f"{name}: torch.compile could not be used, so that a step is many small operations, which is slower ({why}); "
-        "vector.compile=False asks for that without this warning",
+        "compile=False (--vector.compile False) asks for that without this warning",
         RuntimeWarning,
         stacklevel=4,
     )
