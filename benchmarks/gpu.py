@@ -9,7 +9,7 @@
 ``mingru``    PPO on breakout, MinGRU-128
 ``solve``     seconds from the first update to a mean return over 100 episodes, three seeds
 ``feed``      the MinGRU on the GPU with breakout on the CPU's cores
-``precision`` what breakout is learned to with products in float32, tf32 and bf16, two seeds each
+``precision`` what breakout is learned to with products in float32, tf32 and bf16, three seeds each
 
 A training run goes to its end and reports steps per second (of three equal parts of it, after recording), the rollout and the
 update alone, the kernels per step of the rollout and per minibatch, the share of the card's arithmetic and memory limits, and
@@ -303,13 +303,16 @@ def feed(repeats: int) -> dict[str, Any]:
 def precision(repeats: int) -> dict[str, Any]:
     """Whether rounded products learn as well: the same run with each, and the return at its end."""
     results: dict[str, Any] = {}
-    cases = {"MLP 128-128": ("float32", "tf32"), "MinGRU-128": ("tf32", "bf16")}
-    for name, kinds in cases.items():
+    recurrent = {"num_envs": 16384, "minibatch": 131072, "steps": 1_000_000_000}
+    cases: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+        "MLP 128-128": (("float32", "tf32"), {"steps": 500_000_000}),
+        "MinGRU-128": (("float32", "tf32", "bf16"), {**MINGRU, **recurrent}),
+        "LSTM-128": (("tf32", "bf16"), {**LSTM, **recurrent}),
+    }
+    for name, (kinds, settings) in cases.items():
         for kind in kinds:
-            changes: dict[str, Any] = {"precision": kind, "steps": 500_000_000, "log.board": "off"}
-            if name.startswith("MinGRU"):
-                changes |= {**MINGRU, "minibatch": 65536}
-            runs = [learned(seed, changes) for seed in range(2)]
+            changes = {"precision": kind, "log.board": "off", **settings}
+            runs = [learned(seed, changes) for seed in range(3)]
             results[f"{name}, {kind}"] = runs
             print(f"{name}, {kind}: {[(run['return'], run['seconds']) for run in runs]}", flush=True)
     return results

@@ -102,10 +102,10 @@ def test_the_optimizer_takes_the_same_steps_with_it(device: torch.device) -> Non
         net = nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 3)).to(where)
         if where.type == "cpu" and not found:  # before: the optimizer of the CPU
             with patch("fugu.cuda.use._emulated", False):
-                optimizer = Optimizer(net.named_parameters(), OptimizerConfig(max_grad_norm=0.1))
+                optimizer = Optimizer({"policy": net}, OptimizerConfig(max_grad_norm=0.1))
         else:
-            optimizer = Optimizer(net.named_parameters(), OptimizerConfig(max_grad_norm=0.1))
-        assert isinstance(optimizer.adam, DeviceAdam if found else Adam)
+            optimizer = Optimizer({"policy": net}, OptimizerConfig(max_grad_norm=0.1))
+        assert isinstance(optimizer.parts["policy"].adam, DeviceAdam if found else Adam)
         for step in range(5):
             optimizer.set_progress(step / 5)
             norm = optimizer.step(net(x.to(where)).square().sum())

@@ -49,7 +49,9 @@ def test_a_gpu_without_tf32_is_not_given_kernels_that_need_it(monkeypatch):
         trainer = make_trainer(preset("cartpole"))
         for capability in (old, new):
             monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, capability=capability: capability)
-            assert (build._fused(config, trainer.algorithm, card) is None) == (capability == old)
+            trainer.algorithm.device, trainer.algorithm.fused = card, None
+            trainer.algorithm.fuse(config)
+            assert (trainer.algorithm.fused is None) == (capability == old)
     trainer.source.vec.close()
     build._check_precision(config, card)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: old)

@@ -205,14 +205,30 @@ def test_muon_takes_hidden_matrices_and_adam_the_rest():
     trainer.source.vec.close()
     optimizer: Optimizer = trainer.optimizer
     names = {id(p): n for n, p in trainer.algorithm.modules["policy"].named_parameters()}
-    muon = [names[id(p)] for group in optimizer.muon.param_groups for p in group["params"]]
+    muon = [names[id(p)] for group in optimizer.parts["policy"].muon.param_groups for p in group["params"]]
     assert muon == ["net.trunk.layers.0.weight"]
-    assert len(optimizer.adam.parameters) + len(muon) == len(names)
+    assert len(optimizer.parts["policy"].adam.parameters) + len(muon) == len(names)
 
 
 def test_gradients_are_shortened_and_their_length_is_told():
-    weight = torch.nn.Parameter(torch.zeros(3))
-    optimizer = Optimizer([("w", weight)], OptimizerConfig(max_grad_norm=0.5))
-    norm = optimizer.step((weight * torch.tensor([3.0, 4.0, 0.0])).sum())
+    net = torch.nn.Linear(3, 1, bias=False)
+    optimizer = Optimizer({"policy": net}, OptimizerConfig(max_grad_norm=0.5))
+    norm = optimizer.step(net(torch.tensor([3.0, 4.0, 0.0])).sum())
     assert norm == 5
-    torch.testing.assert_close(weight.grad.norm(), torch.tensor(0.5), rtol=1e-4, atol=0)
+    torch.testing.assert_close(net.weight.grad.norm(), torch.tensor(0.5), rtol=1e-4, atol=0)
+
+
+def test_a_second_module_does_not_change_how_the_first_learns():
+    weights = []
+    for others in ((), ("critic",)):
+        torch.manual_seed(0)
+        modules = {name: torch.nn.Linear(3, 1) for name in ("policy", *others)}
+        optimizer = Optimizer(modules, OptimizerConfig(max_grad_norm=0.5))
+        for _ in range(3):
+            optimizer.step(sum(100 * net(torch.ones(3)).square().sum() for net in modules.values()))
+        weights.append(modules["policy"].weight.detach().clone())
+    assert torch.equal(*weights)
+    again = Optimizer(modules, OptimizerConfig())
+    again.load_state(optimizer.state())
+    assert set(again.state()) == {f"{part}adam.{name}" for part in ("", "critic/") for name in ("steps", "mean", "square")}
+    assert all(torch.equal(a, b) for a, b in zip(again.state().values(), optimizer.state().values(), strict=True))

@@ -7,13 +7,18 @@ segments, ``loss`` is minimised until ``enough``; then ``finish``. ``progress`` 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from fugu.rollout.batch import Batch
+from fugu.rollout.device import Whole
 from fugu.rollout.onpolicy import Actor
+from fugu.vector.device import DeviceVec
+
+if TYPE_CHECKING:
+    from fugu.trainer.config import TrainConfig
 
 Metrics = dict[str, Tensor]
 """name (``loss/...``) -> a scalar without gradient"""
@@ -21,7 +26,8 @@ Metrics = dict[str, Tensor]
 
 class Algorithm(Protocol):
     modules: dict[str, nn.Module]
-    """everything with weights or statistics that a checkpoint must hold; ``policy`` is what acts"""
+    """everything with weights or statistics that a checkpoint must hold; ``policy`` is what acts. The gradient of each is bounded on
+    its own, so that one does not change how another learns"""
 
     generators: list[torch.Generator]
     """where its randomness comes from, so that a CUDA graph can go on with it; ``act`` may be given another"""
@@ -29,6 +35,11 @@ class Algorithm(Protocol):
     @property
     def columns(self) -> Mapping[str, tuple[tuple[int, ...], torch.dtype]]:
         """What ``act`` keeps of a row, by name: shape and dtype."""
+        ...
+
+    @property
+    def state_size(self) -> int:
+        """How many numbers ``act`` carries on from an agent's row to its next; 0: none."""
         ...
 
     @property
@@ -49,6 +60,13 @@ class Algorithm(Protocol):
 
     def finish(self, batch: Batch) -> Metrics:
         """After the last minibatch of a batch: what is to be said of it as a whole."""
+        ...
+
+    def fuse(self, config: TrainConfig) -> None:
+        """From now on do the same in a few kernels, where there are any for it."""
+
+    def whole(self, vec: DeviceVec) -> Whole | None:
+        """What lets these environments run for a whole horizon in one kernel, where there is one."""
         ...
 
     def restarted(self) -> None:

@@ -7,9 +7,10 @@ V-trace the advantage is computed there again, with the ratios and values of tha
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +20,26 @@ from fugu.algorithm.config import PPOConfig
 from fugu.algorithm.contract import Metrics
 from fugu.algorithm.fused import Fused
 from fugu.algorithm.losses import explained_variance, normalized, ppo_loss, row_weight, weighed
+from fugu.algorithm.make import default_policy
 from fugu.algorithm.scale import RewardScale, ValueScale
 from fugu.cuda.sample import choose
 from fugu.cuda.trace import Trace, trace
-from fugu.cuda.use import ready
+from fugu.cuda.use import has_tensor_cores, ready
+from fugu.errors import ConfigError
 from fugu.policy.actor_critic import ActorCritic
 from fugu.rollout.batch import Batch, flat, time_major
+from fugu.rollout.device import Whole
 from fugu.rollout.onpolicy import Act
+from fugu.vector.device import DeviceVec
+from fugu.vector.device_native import NativeDevice
+from fugu.vector.vecenv import VecEnv
+
+if TYPE_CHECKING:
+    from fugu.trainer.config import TrainConfig
+
+
+def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> PPO:
+    return PPO(default_policy(config, vec, device), config.ppo, num_agents=vec.num_agents, seed=config.seed)
 
 
 class PPO:
@@ -43,6 +57,10 @@ class PPO:
         self.entropy_coef: float | Tensor = config.entropy_coef
         self.fused: Fused | None = None
         """does the same in a few kernels, where it can"""
+
+    @property
+    def state_size(self) -> int:
+        return self.policy.state_size
 
     @property
     def columns(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -188,6 +206,22 @@ class PPO:
 
     def enough(self, metrics: Metrics) -> bool:
         return self.config.target_kl is not None and bool(metrics["loss/kl"] > self.config.target_kl)
+
+    def fuse(self, config: TrainConfig) -> None:
+        c = self.config
+        if not ready(*self.policy.parameters()) or not has_tensor_cores(self.device):
+            return
+        if config.precision == "bf16" or c.vtrace or c.priority > 0:
+            return
+        with contextlib.suppress(ConfigError):  # which says why not: then torch does it
+            self.fused = Fused(self.policy, self.value_scale, passes=3 if config.precision == "float32" else 1)
+
+    def whole(self, vec: DeviceVec) -> Whole | None:
+        if self.fused is None or not isinstance(vec.worlds, NativeDevice):
+            return None
+        with contextlib.suppress(ConfigError):
+            return self.fused.rollout(vec, self.generator)
+        return None
 
     @torch.no_grad()
     def finish(self, batch: Batch) -> Metrics:

@@ -55,7 +55,8 @@ def main(argv: list[str]) -> int:
     from fugu.presets import preset
 
     _, device = take_value(argv, "--device", "cuda")
-    start = preset(name or "cartpole", env_kwargs, device or "cpu")
+    _, algorithm = take_value(argv, "--algorithm", "ppo")
+    start = preset(name or "cartpole", env_kwargs, device or "cpu", algorithm)
     config = _parse(argv, dataclasses.replace(start, env_kwargs={**start.env_kwargs, **env_kwargs}))
     from fugu.run.train import Interrupted, train
 

@@ -22,6 +22,9 @@ from fugu.errors import FuguError
 _PROBE = '#include <fugu/cuda/kernel.h>\nextern "C" __global__ void probe() {}\nFUGU_KERNEL(probe)\n'
 _emulated = False
 
+TENSOR_CORES = (8, 0)
+"""compute capability of the first GPUs (Ampere) that multiply tf32 and bfloat16"""
+
 
 def ready(first: Tensor, *others: Tensor | None, half: bool = False) -> bool:
     """Whether our kernels can take these (None is skipped). Floating tensors must be float32; with ``half`` bfloat16 will do too."""
@@ -36,6 +39,11 @@ def ready(first: Tensor, *others: Tensor | None, half: bool = False) -> bool:
         if tensor.is_floating_point() and not (tensor.dtype == torch.float32 or (half and tensor.dtype == torch.bfloat16)):
             return False
     return device.type == "cpu" or works(device)
+
+
+def has_tensor_cores(device: torch.device) -> bool:
+    """Those of tf32 and bfloat16; what is emulated on a CPU has everything."""
+    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= TENSOR_CORES
 
 
 @contextmanager

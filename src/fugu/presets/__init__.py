@@ -23,9 +23,16 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
 }
 """environment -> its config"""
 
+BY_ALGORITHM: Mapping[str, Mapping[str, Callable[[], TrainConfig]]] = {}
+"""algorithm -> environment -> its config"""
 
-def preset(env: Any, env_kwargs: Mapping[str, Any] | None = None, device: str = "cpu") -> TrainConfig:
-    """The config ``fugu train ENV --device DEVICE`` starts from."""
+
+def preset(
+    env: Any, env_kwargs: Mapping[str, Any] | None = None, device: str = "cpu", algorithm: str | None = None
+) -> TrainConfig:
+    """The config ``fugu train ENV --device DEVICE --algorithm ALGORITHM`` starts from."""
+    if algorithm is not None and isinstance(env, str) and env in BY_ALGORITHM.get(algorithm, {}):
+        return BY_ALGORITHM[algorithm][env]()
     if device.startswith("cuda") and isinstance(env, str) and env in gpu.PRESETS:
         return gpu.PRESETS[env]()
     if isinstance(env, str) and env in PRESETS:

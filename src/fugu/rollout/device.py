@@ -109,6 +109,8 @@ Whole = Callable[[Slab], None]
 
 
 class DeviceRollout:
+    static = unattended = True
+
     def __init__(
         self, vec: DeviceVec, horizon: int, columns: Columns, *, state_size: int = 0, whole: Whole | None = None
     ) -> None:
@@ -117,6 +119,10 @@ class DeviceRollout:
         self.slab = Slab.zeros(vec.obs_layout, vec.num_agents, vec.num_choices, horizon, vec.device, columns)
         self._state = torch.zeros((vec.num_agents, state_size), device=vec.device) if state_size else None
         self._first_state = torch.zeros((vec.num_agents, state_size), device=vec.device) if state_size else None
+
+    @property
+    def segments(self) -> int:
+        return self.vec.num_agents
 
     # --- a batch ---
 

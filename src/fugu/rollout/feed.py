@@ -32,6 +32,8 @@ from fugu.vector.vecenv import VecEnv, env_seeds
 
 
 class Feed(Saved):
+    static, unattended = True, False
+
     def __init__(
         self,
         vec: VecEnv,
@@ -60,6 +62,10 @@ class Feed(Saved):
         self._said = False
         self._ahead = max(1, len(vec.groups) // 2)
         """batches that step at a time"""
+
+    @property
+    def segments(self) -> int:
+        return self.vec.num_agents
 
     # --- a batch ---
 

@@ -89,6 +89,8 @@ class Saved:
 
 
 class OnPolicy(Saved):
+    static = unattended = False
+
     def __init__(
         self,
         vec: VecEnv,
@@ -124,6 +126,10 @@ class OnPolicy(Saved):
         self._first_state = torch.zeros((segments, state_size), device=self.device) if state_size else None
         self._time = {group.start: 0 for group in vec.groups}
         """first agent of a group -> rows it has filled, counted over all passes"""
+
+    @property
+    def segments(self) -> int:
+        return self.vec.num_agents * self.passes
 
     # --- a batch ---
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from fugu.algorithm.make import make_algorithm
 from fugu.run.run import Run
 from fugu.run.scene import Scene, drawn
 from fugu.trainer import checkpoint
-from fugu.trainer.build import find_device, make_algorithm, make_vec
+from fugu.trainer.build import find_device, make_vec
 from fugu.trainer.evaluate import Evaluation, evaluate
 
 

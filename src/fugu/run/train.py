@@ -50,7 +50,7 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
     if config is None:
         if not isinstance(env, str):
             raise ConfigError(f"train() takes an environment by name (Gymnasium id, file.py:Class, ...), got {env!r:.60}")
-        config = preset(env, settings.get("env_kwargs"), str(settings.get("device", "cpu")))
+        config = preset(env, settings.get("env_kwargs"), str(settings.get("device", "cpu")), settings.get("algorithm"))
         settings["env_kwargs"] = {**config.env_kwargs, **settings.get("env_kwargs", {})}
     config = override(config, settings)
     config = override(config, {"env": from_anywhere(config.env), "policy.net": from_anywhere(config.policy.net)})
@@ -92,7 +92,7 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
 
 FIXED = (
     *("env", "env_kwargs", "algorithm", "seed", "device", "policy", "ppo.normalize_reward", "ppo.normalize_value"),
-    *("optimizer.name", "vector.num_envs"),
+    *("optimizer.name", "vector.num_envs", "self_play.pool", "self_play.opponents"),
 )
 """what a run cannot change: its weights, statistics and environments would not fit"""
 

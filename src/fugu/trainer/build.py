@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import warnings
 from collections.abc import Callable
@@ -14,26 +13,23 @@ from torch import nn
 
 from fugu import vector
 from fugu.algorithm.contract import Algorithm
-from fugu.algorithm.fused import Fused
-from fugu.algorithm.ppo import PPO
-from fugu.cuda.use import ready
+from fugu.algorithm.make import make_algorithm
+from fugu.cuda.use import has_tensor_cores
 from fugu.emulation.build import is_compiled
 from fugu.emulation.factory import tensor_env_class
 from fugu.errors import ConfigError, GpuError
-from fugu.policy.actor_critic import ActorCritic, make_policy
+from fugu.policy.actor_critic import ActorCritic
 from fugu.policy.kernels import keep_freed_memory, set_threads
-from fugu.rollout.device import DeviceRollout, Whole
+from fugu.rollout.device import DeviceRollout
 from fugu.rollout.feed import Feed
 from fugu.rollout.onpolicy import Clock, OnPolicy
+from fugu.rollout.source import Source
 from fugu.trainer.config import TrainConfig
-from fugu.trainer.loop import Source, Trainer
+from fugu.trainer.loop import Trainer
 from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.device import DeviceVec
-from fugu.vector.device_native import NativeDevice
 from fugu.vector.vecenv import VecEnv
 
-TENSOR_CORES = (8, 0)
-"""compute capability of the first GPUs (Ampere) that multiply tf32 and bfloat16"""
 SMALL = 100_000
 """weights up to which torch gets one thread"""
 
@@ -50,13 +46,12 @@ def make_trainer(
         torch.set_float32_matmul_precision("highest" if config.precision == "float32" else "high")
     vec = _vec_on_device(config, device) or make_vec(config)
     try:
-        config.minibatches(vec.num_agents)  # refuses impossible sizes
+        config.minibatches(vec.num_agents * config.passes)  # refuses impossible sizes
         algorithm = make_algorithm(config, vec, device)
         policy = algorithm.modules["policy"]
         assert isinstance(policy, ActorCritic)
         _share_out(config.threads or usable_cores(), policy)
-        if isinstance(algorithm, PPO):
-            algorithm.fused = _fused(config, algorithm, device)
+        algorithm.fuse(config)
         source = make_source(config, vec, algorithm, device, clock)
         return Trainer(config, source, algorithm, folder=folder, clock=clock)
     except BaseException:
@@ -65,16 +60,11 @@ def make_trainer(
 
 
 def _check_precision(config: TrainConfig, device: torch.device) -> None:
-    if config.precision in ("tf32", "bf16") and not _has_tensor_cores(device):
+    if config.precision in ("tf32", "bf16") and not has_tensor_cores(device):
         raise ConfigError(
             f"precision={config.precision} needs a GPU of compute capability 8.0 (Ampere) or newer, {device} is older; "
             "leave it at auto"
         )
-
-
-def _has_tensor_cores(device: torch.device) -> bool:
-    """Those of tf32 and bfloat16; what is emulated on a CPU has everything."""
-    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= TENSOR_CORES
 
 
 def lives_on_device(config: TrainConfig, device: torch.device) -> bool:
@@ -114,34 +104,13 @@ def make_device_vec(config: TrainConfig, device: torch.device) -> DeviceVec:
     return vec
 
 
-def _fused(config: TrainConfig, algorithm: Algorithm, device: torch.device) -> Fused | None:
-    """A few kernels for network, loss and rollout together, where they fit."""
-    if not isinstance(algorithm, PPO) or not ready(*algorithm.policy.parameters()):
-        return None
-    if config.precision == "bf16" or config.ppo.vtrace or config.ppo.priority > 0 or not _has_tensor_cores(device):
-        return None
-    with contextlib.suppress(ConfigError):  # which says why not: then torch does it
-        return Fused(algorithm.policy, algorithm.value_scale, passes=3 if config.precision == "float32" else 1)
-    return None
-
-
-def _whole(algorithm: Algorithm, vec: DeviceVec) -> Whole | None:
-    """A whole horizon in one kernel, where it fits."""
-    if not isinstance(algorithm, PPO) or algorithm.fused is None or not isinstance(vec.worlds, NativeDevice):
-        return None
-    with contextlib.suppress(ConfigError):
-        return algorithm.fused.rollout(vec, algorithm.generator)
-    return None
-
-
 def make_source(
     config: TrainConfig, vec: VecEnv | DeviceVec, algorithm: Algorithm, device: torch.device, clock: Clock | None
 ) -> Source:
     """Where batches come from: environments on the device, on the CPU for a policy on a GPU, or both on the CPU."""
-    size = algorithm.modules["policy"].state_size
-    assert isinstance(size, int)
+    size = algorithm.state_size
     if isinstance(vec, DeviceVec):
-        return DeviceRollout(vec, config.horizon, algorithm.columns, state_size=size, whole=_whole(algorithm, vec))
+        return DeviceRollout(vec, config.horizon, algorithm.columns, state_size=size, whole=algorithm.whole(vec))
     if device.type == "cuda" and config.passes == 1:
         return Feed(vec, config.horizon, algorithm.columns, state_size=size, device=device, clock=clock)
     return OnPolicy(vec, config.horizon, passes=config.passes, state_size=size, device=device, clock=clock)
@@ -161,20 +130,6 @@ def make_vec(config: TrainConfig) -> VecEnv:
     if settings.backend == "device":
         settings = dataclasses.replace(settings, backend="auto", device=None)
     return vector.make(config.env, env_kwargs=config.env_kwargs, config=settings)
-
-
-def make_algorithm(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> Algorithm:
-    threads = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]):  # weights depend on the seed alone, and nothing else on them
-        torch.manual_seed(config.seed)
-        torch.set_num_threads(1)  # or the last bits of orthogonal weights depend on how many there happen to be
-        try:
-            policy = make_policy(vec.observation_space, vec.action_space, config.policy).to(device)
-            policy.in_bf16 = config.precision == "bf16"
-        finally:
-            torch.set_num_threads(threads)
-    policy.eval()  # nothing random or running inside a network: what it does must be repeatable in every minibatch
-    return PPO(policy, config.ppo, num_agents=vec.num_agents, seed=config.seed)
 
 
 def find_device(name: str) -> torch.device:

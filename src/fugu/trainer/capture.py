@@ -22,7 +22,6 @@ from fugu.algorithm.contract import Metrics
 from fugu.cuda.graph import Recorded
 from fugu.cuda.half import weights_stay
 from fugu.rollout.batch import Batch
-from fugu.rollout.device import DeviceRollout
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.interrupt import Interrupt
 
@@ -58,11 +57,11 @@ class Unattended:
         self._last: Tensor | None = None
         """the same of what ``finish`` says of a batch"""
         generators = [g for g in (trainer.generator, *trainer.algorithm.generators) if g.device.type == "cuda"]
-        alone = self._alone = isinstance(trainer.source, DeviceRollout)
+        alone = self._alone = trainer.source.unattended
         pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._collect = Recorded(self._do_collect, device, generators, pool) if alone else self._do_collect
         self._learn = Recorded(self._do_learn, device, generators, pool)
-        rows = trainer.source.vec.num_agents * trainer.config.horizon
+        rows = trainer.source.segments * trainer.source.horizon
         looks = (LOOK_UPDATES, LOOK_ROWS // rows, trainer.config.steps // rows // LEAST_LOOKS)
         self.every = max(1, min(looks)) if alone else 1
         """updates between two looks at which training may end"""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fugu.algorithm.config import PPOConfig
+from fugu.algorithm.config import PPOConfig, SelfPlayConfig
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
 from fugu.run.config import LogConfig
@@ -74,7 +74,7 @@ class TrainConfig:
 
     env: str = "cartpole"
     """name of a native environment, my_env.h, a Gymnasium id, module:Class or file.py:Class"""
-    algorithm: Literal["ppo"] = "ppo"
+    algorithm: Literal["ppo", "self_play"] = "ppo"
     """how it learns"""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """settings of the environment; on the command line --env.NAME VALUE. Lists in them become tuples"""
@@ -104,6 +104,8 @@ class TrainConfig:
     """the network"""
     ppo: PPOConfig = field(default_factory=PPOConfig)
     """proximal policy optimization"""
+    self_play: SelfPlayConfig = field(default_factory=SelfPlayConfig)
+    """games against earlier versions of the policy"""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """how weights follow gradients"""
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -141,15 +143,14 @@ class TrainConfig:
                 f"try --minibatch {near}"
             )
 
-    def minibatches(self, num_agents: int) -> int:
-        """Into how many minibatches a batch falls, for this many agents."""
-        segments = num_agents * self.passes
+    def minibatches(self, segments: int) -> int:
+        """Into how many minibatches a batch of this many segments falls."""
         batch = segments * self.horizon
         rows = self.minibatch or batch
         if rows > batch:
             raise ConfigError(
-                f"minibatch={rows} is more than the batch of {batch} rows ({num_agents} agents x {self.passes * self.horizon} "
-                f"steps); try --minibatch {batch}, or --horizon {-(-rows // (num_agents * self.passes))}"
+                f"minibatch={rows} is more than the batch of {batch} rows ({segments} segments x {self.horizon} steps); "
+                f"try --minibatch {batch}, or --horizon {-(-rows // segments)}"
             )
         each = rows // self.horizon
         if segments % each:

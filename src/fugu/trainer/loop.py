@@ -21,9 +21,8 @@ from torch import Tensor
 from fugu.algorithm.contract import Algorithm, Metrics
 from fugu.errors import EnvError, EnvTimeout, WorkerDied
 from fugu.rollout.batch import Batch
-from fugu.rollout.device import DeviceRollout
-from fugu.rollout.feed import Feed
-from fugu.rollout.onpolicy import OnPolicy, Stopped
+from fugu.rollout.onpolicy import Stopped
+from fugu.rollout.source import Source
 from fugu.trainer import checkpoint
 from fugu.trainer.capture import Unattended
 from fugu.trainer.config import TrainConfig
@@ -42,7 +41,6 @@ MAX_FAILURES = 3
 """checkpoints in a row that may fail before training stops"""
 
 Report = Callable[[dict[str, float]], None]
-Source = OnPolicy | DeviceRollout | Feed
 
 
 class Trainer:
@@ -59,13 +57,11 @@ class Trainer:
         self.folder = folder
         """where checkpoints go; None: nowhere"""
         self.clock = clock or (lambda _: nullcontext())
-        self.count = config.minibatches(source.vec.num_agents)
-        named = [(f"{name}.{p}", w) for name, module in algorithm.modules.items() for p, w in module.named_parameters()]
-        self.optimizer = Optimizer(named, config.optimizer)
+        self.count = config.minibatches(source.segments)
+        self.optimizer = Optimizer(algorithm.modules, config.optimizer)
         self.unattended: Unattended | None = None
         """does the updates where environments and policy live on one device"""
-        static = isinstance(source, DeviceRollout | Feed)
-        self.generator = torch.Generator(source.device if static else "cpu").manual_seed(config.seed + 1)
+        self.generator = torch.Generator(source.device if source.static else "cpu").manual_seed(config.seed + 1)
         """of the order of minibatches"""
         self.steps = 0
         self.updates = 0
@@ -76,11 +72,11 @@ class Trainer:
         self.saved_step: int | None = None
         self._failures = 0
         """checkpoints in a row that could not be written"""
-        rows = source.vec.num_agents * config.passes * config.horizon
+        rows = source.segments * source.horizon
         self._every = config.checkpoint.every or max(FEWEST, config.steps // rows // 10)
-        if static and algorithm.asks is None:
+        if source.static and algorithm.asks is None:
             self.unattended = Unattended(self)
-        elif static:
+        elif source.static:
             warnings.warn(
                 f"{algorithm.asks}, so that training on the GPU waits for the host each time, which is slower",
                 RuntimeWarning,

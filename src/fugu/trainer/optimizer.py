@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,11 +17,64 @@ from fugu.trainer.config import OptimizerConfig
 
 
 class Optimizer:
-    """Over named parameters; steps only if loss and gradient are finite."""
+    """Over the parameters of named modules, each with a bound on its gradient of its own; steps only if all gradients are finite."""
 
-    def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> None:
+    def __init__(self, modules: Mapping[str, nn.Module], config: OptimizerConfig) -> None:
         self.config = config
-        named = [(name, p) for name, p in parameters if p.requires_grad]
+        self.parts = {name: Part(module, config) for name, module in modules.items() if any(map(_learns, module.parameters()))}
+        self.parameters = [p for part in self.parts.values() for p in part.parameters]
+
+    def step(self, loss: Tensor) -> Tensor:
+        """Minimise ``loss`` by one step. Returns the length of the gradient; if that is not finite, nothing was changed.
+
+        Where kernels of our own take the step, nothing waits for the device, and a CUDA graph may capture all of it.
+        """
+        for p in self.parameters:
+            p.grad = None
+        loss.backward()
+        parts = list(self.parts.values())
+        waiting = [part for part in parts if not isinstance(part.adam, DeviceAdam)]
+        norms = [part.norm() for part in waiting]
+        lengths = [norm.item() for norm in norms]
+        if all(map(math.isfinite, lengths)):
+            for part, norm, length in zip(waiting, norms, lengths, strict=True):
+                part.step(norm, length)
+        norms += [part.adam.step(self.config.max_grad_norm) for part in parts if isinstance(part.adam, DeviceAdam)]
+        return norms[0] if len(norms) == 1 else torch.stack(norms).square().sum().sqrt()
+
+    def set_progress(self, progress: float | Tensor) -> Any:
+        """Set the learning rate for this point of the run, 0 to 1, and return it."""
+        rate = self.config.learning_rate * schedule(self.config, progress)
+        for part in self.parts.values():
+            part.set_rate(rate)
+        return rate
+
+    def state(self) -> dict[str, Tensor]:
+        """``adam.name`` and ``muon.parameter.name`` -> tensor for the policy, the same after ``module/`` for others."""
+        return {_prefix(name) + key: value for name, part in self.parts.items() for key, value in part.state().items()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        for name, part in self.parts.items():
+            mine = {
+                key.rpartition("/")[2]: value for key, value in state.items() if key.rpartition("/")[0] == _prefix(name)[:-1]
+            }
+            part.load_state(mine)
+
+
+def _prefix(module: str) -> str:
+    return "" if module == "policy" else f"{module}/"
+
+
+def _learns(parameter: nn.Parameter) -> bool:
+    return parameter.requires_grad
+
+
+class Part:
+    """One module: Adam for it, or Muon for its hidden matrices and Adam for the rest."""
+
+    def __init__(self, module: nn.Module, config: OptimizerConfig) -> None:
+        self.config = config
+        named = [(name, p) for name, p in module.named_parameters() if _learns(p)]
         self.parameters = [p for _, p in named]
         hidden = [p for name, p in named if config.name == "muon" and p.ndim == 2 and "head" not in name]
         chosen = set(map(id, hidden))
@@ -48,38 +101,25 @@ class Optimizer:
                 adjust_lr_fn="match_rms_adamw",
             )
 
-    def step(self, loss: Tensor) -> Tensor:
-        """Minimise ``loss`` by one step. Returns the length of the gradient; if that is not finite, nothing was changed.
+    def norm(self) -> Tensor:
+        return nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
 
-        Where kernels of our own take the step, nothing waits for the device, and a CUDA graph may capture all of it.
-        """
-        for p in self.parameters:
-            p.grad = None
-        loss.backward()
-        if isinstance(self.adam, DeviceAdam):
-            return self.adam.step(self.config.max_grad_norm)
-        norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
-        length = norm.item()
-        if math.isfinite(length):
-            if length > self.config.max_grad_norm:
-                nn.utils.clip_grads_with_norm_(self.parameters, self.config.max_grad_norm, norm)
-            for part in (self.adam, self.muon):
-                if part is not None:
-                    part.step()
-        return norm
+    def step(self, norm: Tensor, length: float) -> None:
+        """Follow the gradient, whose length is given as a tensor and as a number."""
+        if length > self.config.max_grad_norm:
+            nn.utils.clip_grads_with_norm_(self.parameters, self.config.max_grad_norm, norm)
+        for part in (self.adam, self.muon):
+            if part is not None:
+                part.step()
 
-    def set_progress(self, progress: float | Tensor) -> Any:
-        """Set the learning rate for this point of the run, 0 to 1, and return it."""
-        rate = self.config.learning_rate * schedule(self.config, progress)
+    def set_rate(self, rate: Any) -> None:
         if self.adam is not None:
             self.adam.learning_rate = rate
         if self.muon is not None:
             for group in self.muon.param_groups:
                 group["lr"] = rate
-        return rate
 
     def state(self) -> dict[str, Tensor]:
-        """``adam.name`` and ``muon.parameter.name`` -> tensor, for a checkpoint."""
         state = {} if self.adam is None else {f"adam.{name}": value for name, value in self.adam.state().items()}
         if self.muon is not None:
             for index, values in self.muon.state_dict()["state"].items():

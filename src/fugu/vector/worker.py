@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -116,6 +117,8 @@ def _build(mailbox: Mailbox) -> Shard:
     try:
         for spec in pickle.loads(start.registry):
             gymnasium.registry.setdefault(spec.id, spec)
+        # a package that is imported here after that registers its ids once more, and Gymnasium would say so of each
+        warnings.filterwarnings("ignore", r".*Overriding environment .* already in registry")
         factories = pickle.loads(start.factories)
     except BaseException as error:
         raise EnvError(
