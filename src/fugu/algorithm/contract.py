@@ -30,7 +30,7 @@ class Algorithm(Protocol):
     its own, so that one does not change how another learns"""
 
     generators: list[torch.Generator]
-    """where its randomness comes from, so that a CUDA graph can go on with it"""
+    """where its randomness comes from, so that a CUDA graph can go on with it; ``act`` may be given another"""
 
     @property
     def columns(self) -> Mapping[str, tuple[tuple[int, ...], torch.dtype]]:

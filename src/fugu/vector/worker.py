@@ -74,6 +74,7 @@ class Bind:
     spec: EnvSpec
     num_envs: int
     num_agents: int
+    groups: list[slice]
     first_agent: int
     num_workers: int
     index: int
@@ -135,7 +136,14 @@ def _build(mailbox: Mailbox) -> Shard:
 
 def _bind(shard: Shard, bind: Bind, memory: int) -> Any:
     head = Control.bytes(bind.num_workers)
-    buffers = Buffers(bind.spec, bind.num_envs, bind.num_agents, head=head, memory=lambda nbytes: mmap.mmap(memory, nbytes))
+    buffers = Buffers(
+        bind.spec,
+        bind.num_envs,
+        bind.num_agents,
+        groups=bind.groups,
+        head=head,
+        memory=lambda nbytes: mmap.mmap(memory, nbytes),
+    )
     os.close(memory)
     at = progress_word(buffers.head, bind.num_workers, bind.index)
     shard.bind(buffers, bind.first_agent, stage=True, at=at)
