@@ -84,12 +84,13 @@ class SelfPlay(PPO):
         *,
         greedy: bool = False,
         into: Mapping[str, Tensor] | None = None,
+        generator: torch.Generator | None = None,
     ) -> Act:
         if state is None or state.shape[-1] != self.state_size:  # not in training: the policy plays all seats
-            return super().act(obs, state, first, action_mask, greedy=greedy, into=into)
+            return super().act(obs, state, first, action_mask, greedy=greedy, into=into, generator=generator)
         player = self._seated(state[:, -1].long(), first)
         memory = state[:, :-1] if state.shape[-1] > 1 else None
-        done = super().act(obs, memory, first, action_mask, greedy=greedy)
+        done = super().act(obs, memory, first, action_mask, greedy=greedy, generator=generator)
         distribution = self.policy.distribution
         for number in player.unique().tolist():
             if number == 0:
@@ -97,7 +98,7 @@ class SelfPlay(PPO):
             rows = (player == number).nonzero().squeeze(1)
             out = self._version(number)(obs[rows], None if memory is None else memory[rows], first[rows])
             allowed = None if action_mask is None else action_mask[rows]
-            action, _ = distribution.sample_with_logprob(out.params, allowed, self.generator)
+            action, _ = distribution.sample_with_logprob(out.params, allowed, generator or self.generator)
             done.env_action[rows] = distribution.to_env(action)
             if done.state is not None:
                 done.state[rows] = out.state
