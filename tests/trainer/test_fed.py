@@ -51,7 +51,7 @@ def fed(monkeypatch, device: str, env: str = "native", core: str = "none", folde
     if device == "cpu":
 
         def source(config, vec, algorithm, device, clock):
-            size = algorithm.modules["policy"].state_size
+            size = algorithm.state_size
             return Feed(vec, config.horizon, algorithm.columns, state_size=size, device=device, clock=clock)
 
         monkeypatch.setattr(build, "make_source", source)
