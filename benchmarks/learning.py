@@ -54,7 +54,7 @@ def train_one(env: str, seed: int, changes: dict[str, object], episodes: int) ->
     }
 
 
-def against_random(run: Any, games: int) -> tuple[float, float]:
+def against_random(run: Any, games: int, *, greedy: bool = False) -> tuple[float, float]:
     """Shares of games won and lost by the policy as agent 0; who begins is drawn by the environment."""
     import torch
 
@@ -69,7 +69,11 @@ def against_random(run: Any, games: int) -> tuple[float, float]:
         while not finished.all():
             rows = vec.rows
             act = player.algorithm.act(
-                torch.from_numpy(rows.obs), None, torch.from_numpy(rows.first), torch.from_numpy(rows.action_mask)
+                torch.from_numpy(rows.obs),
+                None,
+                torch.from_numpy(rows.first),
+                torch.from_numpy(rows.action_mask),
+                greedy=greedy,
             )
             action = act.env_action.numpy().copy()
             noise = rng.random(rows.action_mask.shape) * rows.action_mask

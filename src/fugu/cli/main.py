@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "play": ("fugu.cli.play", "watch a run's policy in the terminal, or drive an environment yourself"),
     "runs": ("fugu.cli.runs", "the runs there are, and how far they got"),
     "plot": ("fugu.cli.plot", "the curves of one or several runs as a picture"),
+    "ratings": ("fugu.cli.ratings", "how strong the versions of a policy are that play against each other"),
     "list": ("fugu.cli.list", "the environments that can be made by name here"),
     "check": ("fugu.cli.check", "find everything that is wrong with an environment, with fixes"),
     "autotune": ("fugu.cli.autotune", "measure which vector settings are fastest for an environment"),

@@ -23,7 +23,7 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
 }
 """environment -> its config"""
 
-BY_ALGORITHM: Mapping[str, Mapping[str, Callable[[], TrainConfig]]] = {}
+BY_ALGORITHM: Mapping[str, Mapping[str, Callable[[], TrainConfig]]] = {"self_play": arcade.SELF_PLAY}
 """algorithm -> environment -> its config"""
 
 

@@ -26,6 +26,18 @@ def _arcade(env: str, **changes: Any) -> TrainConfig:
     return TrainConfig(**{**base, **changes})
 
 
+SELF_PLAY: Mapping[str, Callable[[], TrainConfig]] = {
+    "connect4": lambda: _arcade(
+        "connect4",
+        algorithm="self_play",
+        steps=6_000_000,
+        horizon=32,
+        epochs=4,
+        ppo=PPOConfig(normalize_value=True, entropy_final=0.0),
+        optimizer=OptimizerConfig(learning_rate=1e-3),
+    ),
+}
+
 PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     "breakout": lambda: _arcade(
         "breakout",
