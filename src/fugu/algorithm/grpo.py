@@ -24,7 +24,7 @@ from fugu.algorithm.accumulate import accumulated
 from fugu.algorithm.config import GRPOConfig
 from fugu.algorithm.contract import Metrics
 from fugu.algorithm.group_losses import GroupLoss, GroupLossSettings, group_loss, token_weight
-from fugu.algorithm.make import default_policy
+from fugu.algorithm.make import choosing_policy
 from fugu.errors import ConfigError
 from fugu.policy.choices import Chooser, Judged
 from fugu.rollout.batch import Batch
@@ -44,7 +44,7 @@ def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> 
             f"passes={config.passes}: grpo takes one episode of each environment; try --vector.num-envs "
             f"{config.passes * config.vector.num_envs} --passes 1"
         )
-    return GRPO(default_policy(config, vec, device), config.grpo, horizon=config.horizon, seed=config.seed)
+    return GRPO(choosing_policy(config, vec, device), config.grpo, horizon=config.horizon, seed=config.seed)
 
 
 class GRPO:
@@ -164,8 +164,13 @@ class GRPO:
         if c.overlong_margin:
             score = score + overlong_penalty(counts.flatten(1).sum(1), limit=self.longest, margin=c.overlong_margin)
         if c.truncated_episodes == "mask":
-            score = torch.where(batch["truncated"].any(1), torch.nan, score)
+            score = torch.where(self._cut_off(batch).to(score.device), torch.nan, score)
         return score
+
+    def _cut_off(self, batch: Batch) -> Tensor:
+        """``[segments]``: episodes that were truncated, or in which a text was."""
+        unfinished = self.policy.unfinished(batch["action"]).to(batch["mask"].device) & batch["mask"]
+        return (batch["truncated"] | unfinished).any(1)
 
     def _worth(self, batch: Batch, groups: int) -> Tensor:
         """Which groups there is something to learn from."""
@@ -187,7 +192,7 @@ class GRPO:
         metrics = {
             "loss/zero_spread": 1 - compared.differs.float().mean(),
             "loss/unscored": 1 - compared.scored.float().mean(),
-            "loss/cut_off": batch["truncated"].any(1).float().mean(),
+            "loss/cut_off": self._cut_off(batch).float().mean(),
             "loss/score_deviation": compared.deviation.mean(),
             "loss/advantage": batch["advantage"][:, 0].abs().sum() / some,
             "loss/tokens": counts.sum() / some,

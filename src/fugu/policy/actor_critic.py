@@ -180,6 +180,9 @@ class ActorCritic(nn.Module):
     def counts(self, action: Tensor) -> Tensor:
         return torch.ones((*action.shape[:-1], 1), dtype=torch.bool, device=action.device)
 
+    def unfinished(self, action: Tensor) -> Tensor:
+        return torch.zeros(action.shape[:-1], dtype=torch.bool, device=action.device)
+
     @torch.no_grad()
     def observe(self, obs: Tensor, mask: Tensor | None = None) -> None:
         """Take the rows ``obs [*batch, *row]`` where ``mask [*batch]`` is true into the moments that normalise observations."""

@@ -56,6 +56,10 @@ class Chooser(Protocol):
         """``[*batch, tokens]``: which of the choices were made. A text that ended early made fewer than there is room for."""
         ...
 
+    def unfinished(self, action: Tensor) -> Tensor:
+        """``[*batch]``: which actions were cut off before they had come to their end."""
+        ...
+
     def observe(self, obs: Tensor, mask: Tensor | None = None) -> None:
         """Take rows into the statistics that normalise observations, where there are any."""
         ...

@@ -1,0 +1,41 @@
+"""Group-relative policy optimization: whole episodes, in groups that begin alike. The horizon is the longest episode there can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fugu.algorithm.config import GRPOConfig
+from fugu.policy.config import PolicyConfig
+from fugu.trainer.config import OptimizerConfig, TrainConfig
+from fugu.vector.config import VectorConfig
+
+
+def _grpo(env: str, **changes: Any) -> TrainConfig:
+    return TrainConfig(env=env, algorithm="grpo", **changes)
+
+
+PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
+    "cartpole": lambda: _grpo(
+        "cartpole",
+        steps=1_000_000,
+        horizon=500,
+        minibatch=32 * 500,
+        epochs=2,
+        vector=VectorConfig(num_envs=64, num_workers=1),
+        policy=PolicyConfig(hidden=(64, 64)),
+        optimizer=OptimizerConfig(learning_rate=3e-3),
+    ),
+    # 16 prompts x 8 answers, two gradient steps each. Without --policy.start nothing is ever right: then give --env.partial 1.
+    "reverse": lambda: _grpo(
+        "reverse",
+        steps=150 * 128,
+        horizon=1,
+        minibatch=64,
+        threads=1,
+        vector=VectorConfig(num_envs=128, num_workers=1),
+        policy=PolicyConfig(net="transformer"),
+        grpo=GRPOConfig(group_size=8),
+        optimizer=OptimizerConfig(learning_rate=1e-3, schedule="constant", max_grad_norm=1.0),
+    ),
+}
