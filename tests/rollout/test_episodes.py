@@ -193,7 +193,7 @@ def test_groups_that_are_not_worth_it_are_replaced_whole_and_only_so_often():
     def worth(batch, groups):
         calls.append(batch["obs"][::3, 0, 0].clone())
         good = torch.zeros(groups, dtype=torch.bool)
-        good[[[1], [0, 2], [3]][len(calls) - 1]] = True
+        good[[[1], [1, 3], [0]][len(calls) - 1]] = True
         return good
 
     source = episodes(groups=Groups(3, 3, worth))
@@ -202,7 +202,7 @@ def test_groups_that_are_not_worth_it_are_replaced_whole_and_only_so_often():
         log = source.drain_log()
     assert len(calls) == 3  # four good groups were found by then
     seen = batch["obs"][:, 0, 0].view(4, 3)
-    expected = torch.stack([calls[1][0], calls[0][1], calls[1][2], calls[2][3]])
+    expected = torch.stack([calls[1][1], calls[0][1], calls[1][3], calls[2][0]])
     assert torch.equal(seen, expected[:, None].expand(4, 3))
     assert batch["round"].view(4, 3)[:, 0].tolist() == [1, 0, 1, 2]
     assert batch["group"].tolist() == [i // 3 for i in range(12)]
