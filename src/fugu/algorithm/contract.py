@@ -31,7 +31,7 @@ class Algorithm(Protocol):
     its own, so that one does not change how another learns"""
 
     generators: list[torch.Generator]
-    """where its randomness comes from, so that a CUDA graph can go on with it"""
+    """where its randomness comes from, so that a CUDA graph can go on with it; ``act`` may be given another"""
 
     groups: Groups | None
     """which episodes a batch is to be made of; None: of segments of ``horizon`` rows, wherever episodes begin and end"""
@@ -39,6 +39,11 @@ class Algorithm(Protocol):
     @property
     def columns(self) -> Mapping[str, tuple[tuple[int, ...], torch.dtype]]:
         """What ``act`` keeps of a row, by name: shape and dtype."""
+        ...
+
+    @property
+    def state_size(self) -> int:
+        """How many numbers ``act`` carries on from an agent's row to its next; 0: none."""
         ...
 
     @property

@@ -80,6 +80,10 @@ class GRPO:
             "logprob": ((self.policy.tokens,), torch.float32),
         }
 
+    @property
+    def state_size(self) -> int:
+        return self.policy.state_size
+
     @torch.inference_mode()
     def act(
         self,
@@ -90,8 +94,9 @@ class GRPO:
         *,
         greedy: bool = False,
         into: Mapping[str, Tensor] | None = None,
+        generator: torch.Generator | None = None,
     ) -> Act:
-        drawn = self.policy.draw(obs, state, first, action_mask, self.generator, greedy=greedy)
+        drawn = self.policy.draw(obs, state, first, action_mask, generator or self.generator, greedy=greedy)
         return Act(
             self.policy.distribution.to_env(drawn.action), drawn.state, {"action": drawn.action, "logprob": drawn.logprob}
         )
