@@ -7,6 +7,8 @@ import copy
 import dataclasses
 import math
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 
@@ -18,7 +20,7 @@ from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
-from fugu.trainer.config import CheckpointConfig, TrainConfig
+from fugu.trainer.config import CheckpointConfig, OptimizerConfig, TrainConfig
 from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.optimizer import Optimizer
 from fugu.vector.config import VectorConfig
@@ -200,6 +202,44 @@ def test_tokens_after_the_end_and_answers_without_one_teach_nothing():
     assert 0 in ends and len(set(ends)) > 3
     assert metrics["loss/cut_off"].item() == pytest.approx(ends.count(0) / 64) == metrics["loss/unscored"].item()
     assert metrics["loss/tokens"].item() == pytest.approx(sum(ends) / sum(end > 0 for end in ends))
+
+
+class Dialogue(gymnasium.Env):
+    """Two turns, each with a word that the answer must begin with; half a point for each, at the end."""
+
+    observation_space = gymnasium.spaces.MultiDiscrete([6] * 2)
+    action_space = gymnasium.spaces.MultiDiscrete([6] * 3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.words, self.turn, self.right = self.np_random.integers(2, 6, 2).tolist(), 0, 0
+        return np.array([self.words[0], 0]), {}
+
+    def step(self, action):
+        self.right += int(action[0] == self.words[self.turn])
+        self.turn += 1
+        over = self.turn == 2
+        return np.array([self.words[1], 2]), self.right / 2 if over else 0.0, over, False, {}
+
+
+def test_an_answer_in_every_row_is_a_dialogue():
+    config = dataclasses.replace(
+        WRITING,
+        env=f"{__file__}:Dialogue",
+        env_kwargs={},
+        horizon=2,
+        steps=2 * 64 * 30,
+        vector=VectorConfig(num_envs=64, backend="serial"),
+        optimizer=OptimizerConfig(learning_rate=0.01, schedule="constant"),
+    )
+    with trainer_of(config) as trainer:
+        batch = prepared(trainer)
+        assert batch["logprob"].shape == (64, 2, 3)
+        assert torch.equal(batch["counts"], trainer.algorithm.policy.counts(batch["action"]))
+        assert torch.equal(batch["advantage"][:, 0], batch["advantage"][:, 1])
+        seen = []
+        trainer.run(seen.append, Interrupt())
+    assert seen[0]["episode/return"] < 0.4 and seen[-1]["episode/return"] > 0.8
 
 
 def test_a_transformer_needs_an_algorithm_without_values():

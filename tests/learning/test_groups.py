@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.learning import in_process
+
 from fugu.algorithm.config import GRPOConfig
 from fugu.policy.config import PolicyConfig
 from fugu.rollout.episodes import Episodes
@@ -50,7 +52,15 @@ def learned(seed: int, *, shuffled: bool = False, updates: int = 110, **settings
         trainer.source.vec.close()
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
 def test_groups_that_begin_alike_learn_and_shuffled_ones_do_not(seed):
     assert learned(seed) >= 0.95
     assert learned(seed, shuffled=True) < 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(5))
+def test_episodes_of_hundreds_of_steps_are_learned_without_a_critic(seed):
+    result = in_process(("cartpole", seed, {"algorithm": "grpo"}, 100))
+    assert result["mean_return"] >= 475, result

@@ -18,7 +18,7 @@ def _grpo(env: str, **changes: Any) -> TrainConfig:
 PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     "cartpole": lambda: _grpo(
         "cartpole",
-        steps=1_000_000,
+        steps=600_000,
         horizon=500,
         minibatch=32 * 500,
         epochs=2,

@@ -17,6 +17,7 @@ Every batch starts all environments anew, so that between two batches there is n
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ class Episodes:
         self._score = np.zeros(agents)
         self._done = np.zeros(agents, bool)
         self._seeds = torch.Generator()
+        self._warned = False
         self._log = (0, 0.0, 0.0)
         """episodes, their returns and lengths, since the last look"""
 
@@ -181,6 +183,16 @@ class Episodes:
         arrays["truncated"][agents, t] = (rows.truncated | (~rows.terminated & (t == self.horizon - 1))) & on
         self._done[agents] |= rows.terminated | rows.truncated
 
+    def _warn_if_none_ended(self) -> None:
+        if not self._done.any() and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"none of {self.segments} episodes ended within horizon={self.horizon}: they are compared by what they got so far. "
+                f"If they are longer, try --horizon {4 * self.horizon}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
     def _note_failures(self, rows: Rows) -> None:
         """An environment that was replaced: what its episode would have come to is not known, and its next one begins elsewhere."""
         for agent, info in rows.infos.items():
@@ -192,6 +204,7 @@ class Episodes:
 
     def _finished(self, rows: int, forbidden: bool) -> Batch:
         score = torch.from_numpy(self._score.astype(np.float32))
+        self._warn_if_none_ended()
         scored = ~np.isnan(self._score)
         lengths = self._arrays["mask"].sum(1)
         count, returns, length = self._log
