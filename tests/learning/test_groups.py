@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from benchmarks.learning import in_process
 
 from fugu.algorithm.config import GRPOConfig
