@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from gymnasium import spaces as gs
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fugu.errors import ConfigError
 from fugu.policy.attention import Block, Cache, visible
@@ -61,6 +60,9 @@ class Transformer(nn.Module):
         self.position = nn.Embedding(self.prompt + self.tokens, width)
         self.blocks = nn.ModuleList(Block(width, config.attention_heads, config.layers) for _ in range(config.layers))
         self.norm = nn.LayerNorm(width)
+        self.never: Tensor
+        self.register_buffer("never", torch.arange(written) == NOTHING, persistent=False)
+        """[choices] tokens that are never written: nothing neither says anything nor ends an answer"""
         self.head = nn.Linear(width, written)
         for embedding in (self.token, self.position):
             nn.init.normal_(embedding.weight, std=0.02)
@@ -154,8 +156,7 @@ class Transformer(nn.Module):
     def _logits(self, hidden: Tensor, allowed: Tensor | None, k: int | slice) -> Tensor:
         logits = self.head(hidden).float()
         lowest = torch.finfo(torch.float32).min / 2  # finite: an entropy of 0 * infinity is not a number
-        nothing = F.one_hot(torch.tensor(NOTHING, device=logits.device), self.choices).bool()  # ends no answer, says nothing
-        logits = logits.masked_fill(nothing, lowest)
+        logits = logits.masked_fill(self.never, lowest)
         return logits if allowed is None else logits.masked_fill(~allowed[:, k], lowest)
 
 
