@@ -11,7 +11,8 @@ import torch
 
 import fugu
 from fugu.errors import ConfigError
-from fugu.rollout.episodes import Episodes, Groups
+from fugu.rollout.batch import Batch
+from fugu.rollout.episodes import Episodes, Groups, _replaced
 from fugu.rollout.onpolicy import Act, Stopped
 
 BACKENDS = {
@@ -210,6 +211,34 @@ def test_groups_that_are_not_worth_it_are_replaced_whole_and_only_so_often():
     assert batch["group"].tolist() == [i // 3 for i in range(12)]
     assert torch.equal(batch["score"], batch["reward"].sum(1)) and batch["mask"].sum() == batch["score"].sum()
     assert log.episodes == 36  # the mean return is that of the policy, not of what was kept
+
+
+@pytest.mark.parametrize("masked", ["batch", "fresh"])
+def test_replaced_groups_keep_their_rows_where_lengths_and_masks_differ(masked):
+    """Either may be the longer one, and only one of them may forbid actions."""
+
+    def batch(rows: int, number: float, mask: bool) -> Batch:
+        columns = {
+            "obs": torch.full((4, rows, 2), number),
+            "reward": torch.full((4, rows), number),
+            "mask": torch.ones(4, rows, dtype=torch.bool),
+            "group": torch.tensor([0, 0, 1, 1]),
+            "score": torch.arange(4) + number,
+            "round": torch.zeros(4, dtype=torch.int64),
+        }
+        return Batch({**columns, **({"action_mask": torch.zeros(4, rows, 3, dtype=torch.bool)} if mask else {})})
+
+    old, new = batch(2, 10.0, masked == "batch"), batch(3, 20.0, masked == "fresh")
+    for first, second in ((old, new), (new, old)):
+        out = _replaced(first, second, first["group"], torch.tensor([1]), torch.tensor([0]), 5)
+        assert out["score"].tolist() == [*first["score"][:2].tolist(), *second["score"][:2].tolist()]
+        assert out["round"].tolist() == [0, 0, 5, 5] and out["group"].tolist() == [0, 0, 1, 1]
+        for rows, source in ((slice(0, 2), first), (slice(2, 4), second)):
+            length = source.horizon
+            assert torch.equal(out["obs"][rows, :length], source["obs"][:2])
+            assert not out["mask"][rows, length:].any() and out["mask"][rows, :length].all()
+            allowed = out["action_mask"][rows]
+            assert allowed[:, length:].all() and bool(allowed[:, :length].all()) == ("action_mask" not in source)
 
 
 def test_refilling_gives_up_after_its_rounds():
