@@ -51,7 +51,7 @@ def trainer_of(config: TrainConfig = BASE, folder=None, **grpo):
 
 def prepared(trainer):
     trainer.start()
-    return trainer.collect(0.0, bool)
+    return trainer.algorithm.prepare(trainer.source.next(trainer.algorithm.act), 0.0)
 
 
 def test_every_row_of_an_episode_has_the_advantage_of_its_return_in_its_group():
