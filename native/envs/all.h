@@ -14,6 +14,7 @@
 #include "password.h"
 #include "pendulum.h"
 #include "pong.h"
+#include "reverse.h"
 #include "snake.h"
 #include "spaces.h"
 #include "squared.h"
@@ -26,6 +27,6 @@ template <typename... E>
 struct List {};
 
 using AllEnvironments = List<Acrobot, Bandit, Breakout, CartPole, Connect4, Continuous, Maze, Memory, MountainCar, Multiagent,
-                             Password, Pendulum, Pong, Snake, Spaces, Squared, Stochastic, Tetris>;
+                             Password, Pendulum, Pong, Reverse, Snake, Spaces, Squared, Stochastic, Tetris>;
 
 }  // namespace fugu

@@ -240,6 +240,13 @@ DEFECTS: dict[str, tuple[Any, str, str, str, str]] = {
     ),
     "NaN in obs": (observing(pos=later(5, NAN)), "error", "obs/pos", "nan at index [1], first at step 5", "division by zero"),
     "NaN reward": (stepping(replaced(1, float("nan"))), "error", "reward", "returned nan, first at step 1", "division by zero"),
+    "unscored": (
+        room(step=stepping(replaced(1, float("nan"))).step, metadata={"unscored_rewards": True}),
+        "note",
+        "reward",
+        "could not be scored",
+        "--algorithm grpo",
+    ),
     "infinite reward": (stepping(replaced(1, -np.inf)), "error", "reward", "returned -inf", "division by zero"),
     "reward array": (stepping(replaced(1, np.zeros(1))), "error", "reward", "array float64 (1,)", "float(reward)"),
     "reward none": (stepping(replaced(1, None)), "error", "reward", "NoneType None", "return a float"),

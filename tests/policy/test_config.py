@@ -25,7 +25,7 @@ from fugu.policy import PolicyConfig
         ({"initial_std": float("nan")}, r"initial_std=nan must be a number from"),
         ({"embedding": True}, r"embedding=True must be a whole number"),
         ({"share": False, "core": "lstm"}, r"share=False .* core=lstm .*--policy.share true"),
-        ({"net": "my_policy.py"}, r"net='my_policy.py' must be default, file.py:Net or module:Net"),
+        ({"net": "my_policy.py"}, r"net='my_policy.py' must be default, transformer, file.py:Net or module:Net"),
     ],
 )
 def test_impossible_settings_are_named(settings: dict, message: str) -> None:

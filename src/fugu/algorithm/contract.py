@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fugu.rollout.batch import Batch
 from fugu.rollout.device import Whole
+from fugu.rollout.episodes import Groups
 from fugu.rollout.onpolicy import Actor
 from fugu.vector.device import DeviceVec
 
@@ -31,6 +32,9 @@ class Algorithm(Protocol):
 
     generators: list[torch.Generator]
     """where its randomness comes from, so that a CUDA graph can go on with it; ``act`` may be given another"""
+
+    groups: Groups | None
+    """which episodes a batch is to be made of; None: of segments of ``horizon`` rows, wherever episodes begin and end"""
 
     @property
     def columns(self) -> Mapping[str, tuple[tuple[int, ...], torch.dtype]]:

@@ -7,13 +7,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
 
 from fugu.algorithm.contract import Algorithm
+from fugu.errors import ConfigError
 from fugu.policy.actor_critic import ActorCritic, make_policy
 from fugu.vector.device import DeviceVec
 from fugu.vector.vecenv import VecEnv
 
 if TYPE_CHECKING:
+    from fugu.policy.transformer import Transformer
     from fugu.trainer.config import TrainConfig
 
 Made = TypeVar("Made")
@@ -40,7 +45,45 @@ def seeded(seed: int, make: Callable[[], Made]) -> Made:
 
 def default_policy(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> ActorCritic:
     """The network that the config describes, for these environments."""
-    policy = seeded(config.seed, lambda: make_policy(vec.observation_space, vec.action_space, config.policy)).to(device)
+    policy = seeded(config.seed, lambda: make_policy(vec.observation_space, vec.action_space, config.policy))
+    return _ready(policy, config, device)
+
+
+def choosing_policy(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> ActorCritic | Transformer:
+    """The same for an algorithm that needs no values: it may also be a transformer."""
+    if config.policy.net != "transformer":
+        return default_policy(config, vec, device)
+    from fugu.policy.transformer import Transformer
+
+    policy = seeded(config.seed, lambda: Transformer(vec.observation_space, vec.action_space, config.policy))
+    return _ready(policy, config, device)
+
+
+Policy = TypeVar("Policy", "ActorCritic", "Transformer")
+
+
+def _ready(policy: Policy, config: TrainConfig, device: torch.device) -> Policy:
+    if config.policy.start is not None:
+        load_weights(policy, config.policy.start)
     policy.in_bf16 = config.precision == "bf16"
     policy.eval()  # nothing random or running inside a network: what it does must be repeatable in every minibatch
-    return policy
+    return policy.to(device)
+
+
+def load_weights(policy: nn.Module, path: str) -> None:
+    """Give ``policy`` the weights in a safetensors file; a ConfigError says what does not fit."""
+    try:
+        weights = load_file(path)
+    except FileNotFoundError:
+        raise ConfigError(f"policy.start={path!r}: there is no such file") from None
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"policy.start={path!r} is not a safetensors file: {error}") from None
+    own = policy.state_dict()
+    for name in {**own, **weights}:
+        if name not in own or name not in weights or own[name].shape != weights[name].shape:
+            here, there = (tuple(part[name].shape) if name in part else "none" for part in (own, weights))
+            raise ConfigError(
+                f"policy.start={path!r} is of another network: {name} has shape {there} there and {here} here; give the policy's "
+                "settings it was made with"
+            )
+    policy.load_state_dict(weights)

@@ -43,6 +43,8 @@ def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> 
 
 
 class PPO:
+    groups = None
+
     def __init__(self, policy: ActorCritic, config: PPOConfig, *, num_agents: int, seed: int) -> None:
         self.policy, self.config = policy, config
         self.device = next(policy.parameters()).device

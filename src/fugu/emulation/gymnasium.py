@@ -36,6 +36,8 @@ class GymnasiumEnv:
         self.observation_space = convert(env.observation_space)
         self.action_space = convert(env.action_space)
         self.metadata = dict(getattr(env, "metadata", None) or {})
+        self._unscored = bool(self.metadata.get("unscored_rewards"))
+        """whether a reward of NaN means that an episode could not be scored, and is no mistake"""
         self.render_mode = getattr(env, "render_mode", None)
         base = getattr(env, "unwrapped", env)
         spec = getattr(base, "spec", None)  # a wrapper's spec is a deep copy, made anew on every look
@@ -69,7 +71,7 @@ class GymnasiumEnv:
         if code == 0 and self._plain:
             return None
         if code < 0:  # the native writer does not know it: the Python one does, or says what is wrong
-            code = RowWriter(self._packer, out).step(result)
+            code = RowWriter(self._packer, out, unscored=self._unscored).step(result)
         info = result[-1]
         if code & ENDED:
             if self._same_step:

@@ -20,17 +20,18 @@ ENDED, INFO = 1, 2
 
 
 class RowWriter:
-    """Writes row ``agent`` of ``out``; ``finite`` refuses a NaN or infinite reward."""
+    """Writes row ``agent`` of ``out``. A reward must be finite; or NaN, which says that there is none, if ``unscored`` allows it."""
 
-    def __init__(self, packer: Packer, out: Rows, agent: int = 0) -> None:
-        self.packer, self.out, self.agent = packer, out, agent
+    def __init__(self, packer: Packer, out: Rows, agent: int = 0, *, unscored: bool = False) -> None:
+        self.packer, self.out, self.agent, self.unscored = packer, out, agent, unscored
         self.row = out.obs[agent : agent + 1].reshape(packer.layout.row_shape)
 
     def step(self, result: Any) -> int:
         obs, reward, terminated, truncated, info = five_values(result)
         if not isinstance(info, dict):
             raise SpaceError(f"info: expected a dict, got {type(info).__name__}")
-        gain, ended = number(reward), (flag(terminated, "terminated"), flag(truncated, "truncated"))
+        unscored = self.unscored and isinstance(reward, float | np.floating) and math.isnan(reward)
+        gain, ended = math.nan if unscored else number(reward), (flag(terminated, "terminated"), flag(truncated, "truncated"))
         self.packer.pack(obs, self.row)
         out, i = self.out, self.agent
         out.reward[i] = gain

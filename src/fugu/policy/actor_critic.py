@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fugu.cuda.linear import takes_half
 from fugu.errors import ConfigError
 from fugu.native import native
+from fugu.policy.choices import Drawn, Judged
 from fugu.policy.config import PolicyConfig
 from fugu.policy.distribution import Distribution
 from fugu.policy.encoder import is_real
@@ -52,6 +53,9 @@ def make_policy(
 
 class ActorCritic(nn.Module):
     """A network with ``encode`` and ``decode``, a recurrent core between them if asked for, and the distribution of actions."""
+
+    tokens = 1
+    """an action is one choice, however many parts it has"""
 
     def __init__(self, observation_space: gs.Space, action_space: gs.Space, config: PolicyConfig) -> None:
         super().__init__()
@@ -149,6 +153,35 @@ class ActorCritic(nn.Module):
         """Parameters and values of ``rows [N, *row]`` without a core between encoder and heads."""
         obs = self._structured(rows)
         return self.net.whole(obs) if hasattr(self.net, "whole") else self.net.decode(self.net.encode(obs))
+
+    def draw(
+        self,
+        obs: Tensor,
+        state: Tensor | None,
+        first: Tensor,
+        action_mask: Tensor | None,
+        generator: torch.Generator,
+        *,
+        greedy: bool = False,
+    ) -> Drawn:
+        """One choice per row (``choices.py``)."""
+        out = self(obs, state, first)
+        if greedy:
+            action = self.distribution.mode(out.params, action_mask)
+            logprob = self.distribution.logprob(out.params, action, action_mask)
+        else:
+            action, logprob = self.distribution.sample_with_logprob(out.params, action_mask, generator)
+        return Drawn(action, logprob[:, None], out.state)
+
+    def judge(self, obs: Tensor, state: Tensor | None, first: Tensor, action: Tensor, action_mask: Tensor | None) -> Judged:
+        logprob, entropy = self.distribution.evaluate(self(obs, state, first).params, action, action_mask)
+        return Judged(logprob[..., None], entropy[..., None])
+
+    def counts(self, action: Tensor) -> Tensor:
+        return torch.ones((*action.shape[:-1], 1), dtype=torch.bool, device=action.device)
+
+    def unfinished(self, action: Tensor) -> Tensor:
+        return torch.zeros(action.shape[:-1], dtype=torch.bool, device=action.device)
 
     @torch.no_grad()
     def observe(self, obs: Tensor, mask: Tensor | None = None) -> None:

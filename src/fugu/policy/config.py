@@ -28,7 +28,10 @@ class PolicyConfig:
     """Which network maps observations to actions and values."""
 
     net: str = "default"
-    """default (built from the spaces), or a module with encode and decode of your own: file.py:Net or package.module:Net"""
+    """default (built from the spaces), transformer (writes texts; for grpo), or a module with encode and decode of your own:
+    file.py:Net or package.module:Net"""
+    start: str | None = None
+    """file with weights to begin with, as ``fugu.trainer.imitation.save_weights`` and checkpoints have (policy.safetensors)"""
     hidden: tuple[int, ...] = (64, 64)
     """widths of the layers after all parts of the observation are put together; none: the heads read them directly"""
     activation: Activation = "tanh"
@@ -47,6 +50,12 @@ class PolicyConfig:
     """standard deviation of continuous actions at the start; 1 is half the range of a bounded action"""
     embedding: int = 16
     """numbers that stand for one choice of a large discrete part of the observation, a cell of a small grid or a character"""
+    width: int = 64
+    """transformer: numbers that stand for a token"""
+    layers: int = 2
+    """transformer: how many"""
+    attention_heads: int = 4
+    """transformer: parts of the width that look at different tokens; must divide it"""
     normalize_observation: bool = False
     """shift and scale real-valued observations to mean 0 and deviation 1, as seen so far; saved with the policy"""
 
@@ -58,17 +67,23 @@ class PolicyConfig:
                 raise ConfigError(
                     f"{name}={value!r} must be one of {', '.join(choices)}.{hint} Type --policy.{name} {choices[0]}"
                 )
-        if not isinstance(self.net, str) or (self.net != "default" and not all(self.net.rpartition(":"))):
+        known = self.net in ("default", "transformer")
+        if not isinstance(self.net, str) or (not known and not all(self.net.rpartition(":"))):
             raise ConfigError(
-                f"net={self.net!r} must be default, file.py:Net or module:Net; type --policy.net my_policy.py:Net"
+                f"net={self.net!r} must be default, transformer, file.py:Net or module:Net; type --policy.net my_policy.py:Net"
             )
         try:
             hidden = tuple(_whole("hidden", width) for width in self.hidden)
         except TypeError:
             raise ConfigError(f"hidden={self.hidden!r} must be a list of widths; type --policy.hidden 64 64") from None
         object.__setattr__(self, "hidden", hidden)
-        for name in ("core_size", "core_layers", "embedding"):
+        for name in ("core_size", "core_layers", "embedding", "width", "layers", "attention_heads"):
             object.__setattr__(self, name, _whole(name, getattr(self, name)))
+        if self.width % self.attention_heads:
+            raise ConfigError(
+                f"width={self.width} must be a multiple of attention_heads={self.attention_heads}; type --policy.width "
+                f"{-(-self.width // self.attention_heads) * self.attention_heads}"
+            )
         low, high = (math.exp(bound) for bound in LOG_STD_RANGE)
         std = self.initial_std
         if isinstance(std, bool) or not isinstance(std, int | float) or not low <= std <= high:

@@ -39,6 +39,10 @@ def build_net(observation_space: gs.Space, action_space: gs.Space, config: Polic
 def find(name: str) -> Any:
     """The class that ``file.py:Net`` or ``module:Net`` names."""
     head, _, tail = name.rpartition(":")
+    if not head:
+        raise ConfigError(
+            f"policy.net={name} has no values, which this algorithm needs; type --algorithm grpo or --policy.net default"
+        )
     if head.endswith(".py"):
         file = Path(head).resolve()
         if not file.is_file():

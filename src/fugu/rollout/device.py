@@ -18,6 +18,7 @@ from fugu.rollout.onpolicy import Act, Actor
 from fugu.spaces import Layout
 from fugu.spaces.views import TORCH_DTYPES
 from fugu.vector.device import DeviceRows, DeviceVec
+from fugu.vector.vecenv import EpisodeLog
 
 Columns = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """what a policy keeps of a row: shape and dtype, by name"""
@@ -155,6 +156,9 @@ class DeviceRollout:
         for name, column in done.columns.items():
             into[name].copy_(column)
         return done
+
+    def drain_log(self) -> EpisodeLog:
+        return self.vec.drain_log()
 
     # --- starting and restarting ---
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from fugu.emulation.env import Rows
 from fugu.rollout.batch import Batch
 from fugu.spaces.views import TORCH_DTYPES
-from fugu.vector.vecenv import VecEnv
+from fugu.vector.vecenv import EpisodeLog, VecEnv
 
 
 @dataclass(slots=True)
@@ -68,6 +68,9 @@ class Saved:
 
     vec: VecEnv
     _state: Tensor | None
+
+    def drain_log(self) -> EpisodeLog:
+        return self.vec.drain_log()
 
     def snapshot(self) -> dict[str, Tensor]:
         """What a checkpoint needs to go on between two batches exactly here; empty if the environments cannot be saved."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from fugu.rollout.batch import Batch
 from fugu.rollout.onpolicy import Actor
 from fugu.vector.device import DeviceVec
-from fugu.vector.vecenv import VecEnv
+from fugu.vector.vecenv import EpisodeLog, VecEnv
 
 
 class Source(Protocol):
@@ -41,6 +41,10 @@ class Source(Protocol):
 
     def next(self, act: Actor, stop: Callable[[], bool] = bool) -> Batch:
         """A batch, valid until the next call. ``stop`` is asked now and then; True raises ``Stopped``."""
+        ...
+
+    def drain_log(self) -> EpisodeLog:
+        """What the episodes that ended since the last call came to."""
         ...
 
     def restart(self, seed: int) -> None:

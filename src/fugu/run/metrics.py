@@ -45,6 +45,15 @@ METRICS: dict[str, Metric] = {
     "loss/explained_variance": Metric(
         "", "1 - Var(return - value) / Var(return) of a batch; 1 is perfect, 0 no better than the mean"
     ),
+    "loss/zero_spread": Metric("share", "groups whose episodes all have the same return, so that nothing is learned from them"),
+    "loss/unscored": Metric("share", "episodes that are left out: without a return, or cut off where such do not count"),
+    "loss/cut_off": Metric("share", "episodes of a batch that were truncated"),
+    "loss/score_deviation": Metric("", "mean over the groups of the deviation of returns in a group"),
+    "loss/advantage": Metric("", "mean absolute advantage of the episodes that count"),
+    "loss/tokens": Metric("tokens", "mean length of the episodes that count, in choices of the policy"),
+    "loss/redrawn": Metric("share", "groups that took the place of others without spread; steps do not count those"),
+    "loss/reference_kl": Metric("nats", "estimate of KL(policy || reference) per token"),
+    "loss/mismatch_kl": Metric("nats", "estimate of KL(sampler || learner) per token, before learning"),
     "loss/grad_norm": Metric("", "mean norm of the gradient before clipping"),
     "loss/total": Metric("", "mean of what is minimised"),
     "self_play/rating": Metric("", "of the learner, in the table of all versions (a newcomer has 25)"),

@@ -54,6 +54,8 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
         settings["env_kwargs"] = {**config.env_kwargs, **settings.get("env_kwargs", {})}
     config = override(config, settings)
     config = override(config, {"env": from_anywhere(config.env), "policy.net": from_anywhere(config.policy.net)})
+    if config.policy.start is not None:
+        config = override(config, {"policy.start": str(Path(config.policy.start).resolve())})
     text = to_toml(config)  # refuses what could not be read back
     with ExitStack() as stack:
         stack.enter_context(failure.explained())
@@ -77,7 +79,7 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
         stack.enter_context(run.folder.lock())
         path = checkpoint.find(run.folder.checkpoints, "latest")
         timer = Timer()
-        trainer = make_trainer(config, run.folder.checkpoints, timer)
+        trainer = make_trainer(override(config, {"policy.start": None}), run.folder.checkpoints, timer)  # its weights are saved
         stack.callback(trainer.source.vec.close)
         trainer.load(path)
         if trainer.finished:
@@ -92,7 +94,7 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
 
 FIXED = (
     *("env", "env_kwargs", "algorithm", "seed", "device", "policy", "ppo.normalize_reward", "ppo.normalize_value"),
-    *("optimizer.name", "vector.num_envs", "self_play.pool", "self_play.opponents"),
+    *("optimizer.name", "vector.num_envs", "self_play.pool", "self_play.opponents", "grpo.reference_coef"),
 )
 """what a run cannot change: its weights, statistics and environments would not fit"""
 

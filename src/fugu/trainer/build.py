@@ -18,9 +18,9 @@ from fugu.cuda.use import has_tensor_cores
 from fugu.emulation.build import is_compiled
 from fugu.emulation.factory import tensor_env_class
 from fugu.errors import ConfigError, GpuError
-from fugu.policy.actor_critic import ActorCritic
 from fugu.policy.kernels import keep_freed_memory, set_threads
 from fugu.rollout.device import DeviceRollout
+from fugu.rollout.episodes import Episodes
 from fugu.rollout.feed import Feed
 from fugu.rollout.onpolicy import Clock, OnPolicy
 from fugu.rollout.source import Source
@@ -48,9 +48,7 @@ def make_trainer(
     try:
         config.minibatches(vec.num_agents * config.passes)  # refuses impossible sizes
         algorithm = make_algorithm(config, vec, device)
-        policy = algorithm.modules["policy"]
-        assert isinstance(policy, ActorCritic)
-        _share_out(config.threads or usable_cores(), policy)
+        _share_out(config.threads or usable_cores(), algorithm.modules["policy"])
         algorithm.fuse(config)
         source = make_source(config, vec, algorithm, device, clock)
         return Trainer(config, source, algorithm, folder=folder, clock=clock)
@@ -109,6 +107,13 @@ def make_source(
 ) -> Source:
     """Where batches come from: environments on the device, on the CPU for a policy on a GPU, or both on the CPU."""
     size = algorithm.state_size
+    if algorithm.groups is not None:
+        if isinstance(vec, DeviceVec):
+            raise ConfigError(
+                f"{config.algorithm} starts episodes together, which environments on {device} do not; keep them on the CPU: "
+                "--vector.backend native"
+            )
+        return Episodes(vec, config.horizon, algorithm.groups, state_size=size, device=device, clock=clock)
     if isinstance(vec, DeviceVec):
         return DeviceRollout(vec, config.horizon, algorithm.columns, state_size=size, whole=algorithm.whole(vec))
     if device.type == "cuda" and config.passes == 1:
@@ -116,7 +121,7 @@ def make_source(
     return OnPolicy(vec, config.horizon, passes=config.passes, state_size=size, device=device, clock=clock)
 
 
-def _share_out(threads: int, policy: ActorCritic) -> None:
+def _share_out(threads: int, policy: nn.Module) -> None:
     """A network that our kernels compute, or a small one, leaves torch only small things to do: its threads would get in each
     other's way, by a factor of ten where the machine has anything else to do."""
     set_threads(threads)

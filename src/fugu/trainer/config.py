@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fugu.algorithm.config import PPOConfig, SelfPlayConfig
+from fugu.algorithm.config import GRPOConfig, PPOConfig, SelfPlayConfig
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
 from fugu.run.config import LogConfig
@@ -74,7 +74,7 @@ class TrainConfig:
 
     env: str = "cartpole"
     """name of a native environment, my_env.h, a Gymnasium id, module:Class or file.py:Class"""
-    algorithm: Literal["ppo", "self_play"] = "ppo"
+    algorithm: Literal["ppo", "self_play", "grpo"] = "ppo"
     """how it learns"""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """settings of the environment; on the command line --env.NAME VALUE. Lists in them become tuples"""
@@ -106,6 +106,8 @@ class TrainConfig:
     """proximal policy optimization"""
     self_play: SelfPlayConfig = field(default_factory=SelfPlayConfig)
     """games against earlier versions of the policy"""
+    grpo: GRPOConfig = field(default_factory=GRPOConfig)
+    """group-relative policy optimization"""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """how weights follow gradients"""
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -176,7 +176,7 @@ class Trainer:
         return self.algorithm.finish(batch)
 
     def _counts(self) -> dict[str, float]:
-        log = self.source.vec.drain_log()
+        log = self.source.drain_log()
         counts: dict[str, float] = {"steps": self.steps, "updates": self.updates}
         self.episodes += log.episodes
         counts["episodes"] = self.episodes

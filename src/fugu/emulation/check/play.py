@@ -206,6 +206,13 @@ class _Watch:
             return
         with np.errstate(over="ignore"):
             value = float(np.float32(reward))
+        declared = getattr(getattr(self.player, "env", None), "metadata", None) or {}
+        if math.isnan(value) and declared.get("unscored_rewards"):
+            got = (
+                f"NaN{who}, first at step {step}, for an episode that could not be scored, as metadata['unscored_rewards'] says"
+            )
+            self._once("note", "reward", got, "train with --algorithm grpo, which leaves such episodes out")
+            return
         if not math.isfinite(value):
             got = f"step() returned {value}{who}, first at step {step}"
             self._once("error", "reward", got, "look for a division by zero, a log of zero or an overflow")

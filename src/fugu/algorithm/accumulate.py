@@ -1,0 +1,39 @@
+"""The gradient of a sum whose parts do not fit into memory together: each is computed and forgotten in turn.
+
+The result is a loss like any other, so that whoever minimises it need not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def accumulated(parts: Iterable[Callable[[], Tensor]], parameters: Iterable[Tensor]) -> Tensor:
+    """The sum of ``parts``, each of which computes a scalar, differentiable with respect to ``parameters`` alone."""
+    known = [p for p in parameters if p.requires_grad]
+    total: Tensor | float = 0.0
+    sums: list[Tensor | None] = [None] * len(known)
+    for part in parts:
+        loss = part()
+        total = total + loss.detach()
+        gradients = torch.autograd.grad(loss, known, allow_unused=True)
+        sums = [a if b is None else b if a is None else a + b for a, b in zip(sums, gradients, strict=True)]
+    assert isinstance(total, Tensor)
+    return _Known.apply(total, sums, *known)
+
+
+class _Known(torch.autograd.Function):
+    """A number whose gradient is known already."""
+
+    @staticmethod
+    def forward(ctx: Any, total: Tensor, gradients: list[Tensor | None], *parameters: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return total.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Any) -> Any:
+        return None, None, *(None if gradient is None else outer[0] * gradient for gradient in ctx.gradients)

@@ -1,0 +1,233 @@
+"""Group-relative policy optimization and its family: GRPO, Dr. GRPO, DAPO, GSPO, CISPO as settings of one loss.
+
+In: batches of whole episodes in groups that began alike (``rollout/episodes.py``), with ``action`` and ``logprob`` as ``act``
+stored them; ``logprob`` is ``[segments, horizon, tokens]``, one per choice that the policy made on a row. ``prepare`` adds
+``advantage``, that of the whole episode in every row, and ``counts``, which tokens do. ``loss`` evaluates the policy anew on all
+tokens in parallel.
+
+Why is the loss 0? While the policy is still the one that acted, all ratios are 1 and the advantages of a group add up to 0, so its
+value is about 0 and says nothing; its gradient is not 0, see ``loss/grad_norm``. If that is 0 as well, ``loss/zero_spread`` says how
+many groups have nothing to compare, ``loss/unscored`` how many episodes have no return, ``loss/score_deviation`` how far they differ.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from fugu.advantage.group import group_advantage, group_differs, overlong_penalty
+from fugu.algorithm.accumulate import accumulated
+from fugu.algorithm.config import GRPOConfig
+from fugu.algorithm.contract import Metrics
+from fugu.algorithm.group_losses import GroupLoss, GroupLossSettings, group_loss, token_weight
+from fugu.algorithm.make import choosing_policy
+from fugu.errors import ConfigError
+from fugu.policy.choices import Chooser, Judged
+from fugu.rollout.batch import Batch
+from fugu.rollout.device import Whole
+from fugu.rollout.episodes import Groups
+from fugu.rollout.onpolicy import Act
+from fugu.vector.device import DeviceVec
+from fugu.vector.vecenv import VecEnv
+
+if TYPE_CHECKING:
+    from fugu.trainer.config import TrainConfig
+
+
+def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> GRPO:
+    if config.passes > 1:
+        raise ConfigError(
+            f"passes={config.passes}: grpo takes one episode of each environment; try --vector.num-envs "
+            f"{config.passes * config.vector.num_envs} --passes 1"
+        )
+    return GRPO(choosing_policy(config, vec, device), config.grpo, horizon=config.horizon, seed=config.seed)
+
+
+class GRPO:
+    asks: str | None = None
+
+    def __init__(self, policy: nn.Module, config: GRPOConfig, *, horizon: int, seed: int) -> None:
+        self.policy, self.config = cast(Chooser, policy), config
+        self.device = next(policy.parameters()).device
+        self.longest = horizon * self.policy.tokens
+        """tokens that an episode can have"""
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.generators = [self.generator]
+        self.modules: dict[str, nn.Module] = {"policy": policy}
+        self.reference: Chooser | None = None
+        if config.reference_coef > 0:
+            frozen = copy.deepcopy(policy).requires_grad_(False)
+            self.modules["reference"], self.reference = frozen, cast(Chooser, frozen)
+        self.parameters = list(policy.parameters())
+        rounds = config.setting("refill_rounds")
+        self.groups: Groups | None = Groups(config.group_size, rounds, self._worth)
+        self.settings = GroupLossSettings(
+            **{name: config.setting(name) for name in ("ratio", "cut", "clip_low", "clip_high")},
+            kl=config.reference_kl,
+            kl_coef=config.reference_coef,
+            entropy_coef=config.entropy_bonus,
+        )
+
+    @property
+    def columns(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        distribution = self.policy.distribution
+        return {
+            "action": ((distribution.dims,), distribution.dtype),
+            "logprob": ((self.policy.tokens,), torch.float32),
+        }
+
+    @property
+    def state_size(self) -> int:
+        return self.policy.state_size
+
+    @torch.inference_mode()
+    def act(
+        self,
+        obs: Tensor,
+        state: Tensor | None,
+        first: Tensor,
+        action_mask: Tensor | None,
+        *,
+        greedy: bool = False,
+        into: Mapping[str, Tensor] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Act:
+        drawn = self.policy.draw(obs, state, first, action_mask, generator or self.generator, greedy=greedy)
+        return Act(
+            self.policy.distribution.to_env(drawn.action), drawn.state, {"action": drawn.action, "logprob": drawn.logprob}
+        )
+
+    @torch.no_grad()
+    def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
+        batch = batch.to(self.device)
+        counts = self.policy.counts(batch["action"]) & batch["mask"][..., None]  # [segments, horizon, tokens]
+        score = self._score(batch, counts)
+        compared = group_advantage(score, batch["group"], groups=self._groups(batch), scale=self.config.setting("scale"))
+        counts = counts & compared.scored[:, None, None]
+        batch = batch.also(
+            score=score,
+            counts=counts,
+            advantage=compared.advantage[:, None].expand(batch["mask"].shape),
+        )
+        added: dict[str, Tensor] = {}
+        if self.config.importance_cap is not None:
+            added["old_logprob"] = self._in_parts(self.policy, batch)
+            added["correction"] = (added["old_logprob"] - batch["logprob"]).exp().clamp(max=self.config.importance_cap)
+        if self.reference is not None:
+            added["reference_logprob"] = self._in_parts(self.reference, batch)
+        return batch.also(**added)
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
+        """Of an optimizer step: tokens are weighed over all of it, however many parts it is computed in."""
+        counts = batch["counts"].flatten(1)  # [segments, horizon * tokens]
+        batch = batch.also(
+            weight=token_weight(counts, self.config.setting("average"), self.longest),
+            share=token_weight(counts, "token", self.longest),
+        )
+        size = self.config.micro_batch or batch.segments
+        if size >= batch.segments:
+            loss = self._loss(batch)
+            return loss.total, _named([loss])
+        seen: list[GroupLoss] = []
+
+        def part(start: int) -> Tensor:
+            loss = self._loss(batch.part(start, start + size))
+            seen.append(GroupLoss(*(value.detach() for value in loss)))
+            return loss.total
+
+        total = accumulated([lambda at=at: part(at) for at in range(0, batch.segments, size)], self.parameters)  # type: ignore[misc]
+        return total, _named(seen)
+
+    def _loss(self, batch: Batch) -> GroupLoss:
+        judged = _judged(self.policy, batch)
+        old, correction, reference = (batch.get(name) for name in ("old_logprob", "correction", "reference_logprob"))
+        return group_loss(
+            judged.logprob.flatten(1),
+            judged.entropy.flatten(1),
+            old_logprob=(batch["logprob"] if old is None else old).flatten(1),
+            advantage=batch["advantage"][..., None].expand(judged.logprob.shape).flatten(1),
+            weight=batch["weight"],
+            share=batch["share"],
+            settings=self.settings,
+            importance=None if correction is None else correction.flatten(1),
+            reference_logprob=None if reference is None else reference.flatten(1),
+        )
+
+    def _in_parts(self, policy: Chooser, batch: Batch) -> Tensor:
+        """The log-probabilities of a whole batch as ``policy`` sees them: ``[segments, horizon, tokens]``."""
+        size = self.config.micro_batch or batch.segments
+        parts = [batch.part(start, start + size) for start in range(0, batch.segments, size)]
+        return torch.cat([_judged(policy, part).logprob for part in parts])
+
+    def _score(self, batch: Batch, counts: Tensor) -> Tensor:
+        """``[segments]``: what episodes are compared by; NaN where one is to be left out."""
+        c, score = self.config, batch["score"]
+        if c.overlong_margin:
+            score = score + overlong_penalty(counts.flatten(1).sum(1), limit=self.longest, margin=c.overlong_margin)
+        if c.truncated_episodes == "mask":
+            score = torch.where(self._cut_off(batch).to(score.device), torch.nan, score)
+        return score
+
+    def _cut_off(self, batch: Batch) -> Tensor:
+        """``[segments]``: episodes that were truncated, or in which a text was."""
+        unfinished = self.policy.unfinished(batch["action"]).to(batch["mask"].device) & batch["mask"]
+        return (batch["truncated"] | unfinished).any(1)
+
+    def _worth(self, batch: Batch, groups: int) -> Tensor:
+        """Which groups there is something to learn from."""
+        counts = self.policy.counts(batch["action"]).cpu() & batch["mask"][..., None]
+        return group_differs(self._score(batch, counts), batch["group"], groups)
+
+    def _groups(self, batch: Batch) -> int:
+        return batch.segments // self.config.group_size
+
+    def enough(self, metrics: Metrics) -> bool:
+        return False
+
+    @torch.no_grad()
+    def finish(self, batch: Batch) -> Metrics:
+        """What there was to learn from; and take the batch into the statistics of observations."""
+        self.policy.observe(batch["obs"], batch["mask"])
+        compared = group_advantage(batch["score"], batch["group"], groups=self._groups(batch), scale="none")
+        counts, some = batch["counts"].flatten(1), compared.scored.sum().clamp(min=1)
+        metrics = {
+            "loss/zero_spread": 1 - compared.differs.float().mean(),
+            "loss/unscored": 1 - compared.scored.float().mean(),
+            "loss/cut_off": self._cut_off(batch).float().mean(),
+            "loss/score_deviation": compared.deviation.mean(),
+            "loss/advantage": batch["advantage"][:, 0].abs().sum() / some,
+            "loss/tokens": counts.sum() / some,
+            "loss/redrawn": (batch["round"] > 0).float().mean(),
+        }
+        if "old_logprob" in batch:
+            off = torch.where(batch["counts"], batch["old_logprob"] - batch["logprob"], 0.0)
+            metrics["loss/mismatch_kl"] = (off.exp() - 1 - off).sum() / counts.sum().clamp(min=1)
+        return metrics
+
+    def fuse(self, config: TrainConfig) -> None:
+        """There are no kernels for it."""
+
+    def whole(self, vec: DeviceVec) -> Whole | None:
+        return None
+
+    def restarted(self) -> None:
+        """Nothing goes on from batch to batch."""
+
+    def state(self) -> dict[str, Tensor]:
+        return {"generator": self.generator.get_state()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        self.generator.set_state(state["generator"])
+
+
+def _judged(policy: Chooser, batch: Batch) -> Judged:
+    return policy.judge(batch["obs"], batch.get("state"), batch["first"], batch["action"], batch.get("action_mask"))
+
+
+def _named(parts: list[GroupLoss]) -> Metrics:
+    sums: dict[str, Any] = {field: sum(getattr(part, field) for part in parts) for field in GroupLoss._fields}
+    return {f"loss/{name}": value.detach() for name, value in sums.items()}

@@ -1,0 +1,281 @@
+"""Episodes in groups: members begin alike on every backend, rows are those of stepping, and only whole groups are replaced."""
+
+from __future__ import annotations
+
+import math
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import fugu
+from fugu.errors import ConfigError
+from fugu.rollout.batch import Batch
+from fugu.rollout.episodes import Episodes, Groups, _replaced
+from fugu.rollout.onpolicy import Act, Stopped
+
+BACKENDS = {
+    "native": ("cartpole", {}),
+    "native in turns": ("cartpole", {"batch_size": 3}),
+    "first finished": ("cartpole", {"batch_size": 3, "order": "first_finished"}),
+    "serial": ("CartPole-v1", {"backend": "serial"}),
+    "process": ("CartPole-v1", {"backend": "process", "num_workers": 2}),
+    "process in turns": ("CartPole-v1", {"backend": "process", "num_workers": 2, "batch_size": 6}),
+}
+
+
+class Member:
+    """Acts by which member of its group an agent is, so that members go different ways: ``member`` lefts, then rights."""
+
+    def __init__(self, size: int = 3):
+        self.size = size
+
+    def __call__(self, obs, state, first, action_mask, *, greedy=False):
+        count = torch.zeros(len(obs)) if state is None else torch.where(first, 0.0, state[:, 0])
+        action = (count > torch.arange(len(obs)) % self.size).long()
+        return Act(action, None if state is None else (count + 1)[:, None], {"action": action[:, None], "count": count})
+
+
+def episodes(env="cartpole", num_envs=12, horizon=100, groups=None, **settings):
+    vec = fugu.vector.make(env, num_envs, **settings)
+    source = Episodes(vec, horizon, groups or Groups(3), state_size=1)
+    source.restart(4)
+    return source
+
+
+@pytest.mark.parametrize("case", BACKENDS)
+def test_members_of_a_group_begin_alike_and_groups_do_not(case):
+    env, settings = BACKENDS[case]
+    source = episodes(env, **settings)
+    with source.vec:
+        for _ in range(2):
+            batch = source.next(Member())
+            starts = batch["obs"][:, 0].view(4, 3, -1)
+            assert torch.equal(starts, starts[:, :1].expand(4, 3, 4).contiguous())
+            assert len(torch.unique(starts[:, 0], dim=0)) == 4
+            assert batch["group"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+            assert batch["first"][:, 0].all() and batch["mask"][:, 0].all()
+
+
+def test_rows_and_scores_are_those_of_stepping_each_environment_alone():
+    source = episodes("CartPole-v1", backend="serial")
+    with source.vec:
+        seeds = episodes("CartPole-v1", backend="serial")._starts()
+        batch = source.next(Member())
+        log = source.drain_log()
+    env = gymnasium.make("CartPole-v1")
+    lengths = []
+    for i, seed in enumerate(seeds):
+        obs, _ = env.reset(seed=seed)
+        over, t = False, 0
+        while not over:
+            np.testing.assert_array_equal(batch["obs"][i, t], obs)
+            obs, reward, over, _, _ = env.step(int(t > i % 3))
+            assert batch["mask"][i, t] and batch["reward"][i, t] == reward and bool(batch["terminated"][i, t]) == over
+            t += 1
+        assert not batch["mask"][i, t:].any() and not batch["reward"][i, t:].any() and not batch["terminated"][i, t:].any()
+        assert batch["score"][i] == t
+        lengths.append(t)
+    assert batch.horizon == max(lengths) > min(lengths)
+    assert log.episodes == 12 and log.mean_return == log.mean_length == pytest.approx(np.mean(lengths))
+
+
+def test_backends_and_orders_of_arrival_fill_the_same_batch():
+    def batch(**settings):
+        source = episodes(**settings)
+        with source.vec:
+            source.next(Member())
+            return {name: column.clone() for name, column in source.next(Member()).columns.items()}
+
+    whole = batch()
+    mask = whole["mask"]
+    for settings in ({"batch_size": 3}, {"batch_size": 6, "order": "first_finished"}, {"backend": "serial"}):
+        other = batch(**settings)
+        for name, column in whole.items():
+            same = mask if column.shape[:2] == mask.shape else ...
+            assert torch.equal(column[same], other[name][same]), (settings, name)
+
+
+def test_an_episode_that_does_not_end_is_truncated_at_the_horizon():
+    source = episodes(horizon=5)
+    with source.vec:
+        with pytest.warns(RuntimeWarning, match="try --horizon 20"):
+            batch = source.next(Member())
+        source.next(Member())  # says it once
+    assert batch.horizon == 5 and batch["mask"].all()
+    assert batch["truncated"][:, -1].all() and not batch["truncated"][:, :-1].any() and not batch["terminated"].any()
+    assert batch["score"].eq(5).all()
+
+
+def test_memory_starts_anew_with_every_episode():
+    source = episodes()
+    with source.vec:
+        for _ in range(2):
+            batch = source.next(Member())
+            t = torch.arange(batch.horizon).expand(12, -1).float()
+            assert torch.equal(batch["count"][batch["mask"]], t[batch["mask"]])
+            assert batch["state"].eq(0).all()
+
+
+def test_agents_of_one_world_are_compared_with_their_likes_in_others():
+    vec = fugu.vector.make("connect4", 4)
+    with vec:
+        source = Episodes(vec, 50, Groups(2))
+        source.restart(0)
+        assert source._group.tolist() == [0, 1, 0, 1, 2, 3, 2, 3]
+
+        def leftmost(obs, state, first, action_mask, *, greedy=False):
+            allowed = torch.ones(8, 7) if action_mask is None else action_mask.float()
+            return Act(allowed.argmax(1), None, {"action": allowed.argmax(1)[:, None]})
+
+        batch = source.next(leftmost)
+    assert torch.equal(batch["score"][0::2], -batch["score"][1::2])  # rewards that come while an agent waits count for it
+    assert batch["score"].abs().eq(1).all()
+    chosen = batch["action_mask"].gather(2, batch["action"]).squeeze(-1)
+    assert chosen[batch["mask"]].all() and not batch["action_mask"].all()
+
+
+class Unscored(gymnasium.Env):
+    """Ends at once. Seeds that divide by three cannot be scored."""
+
+    observation_space = gymnasium.spaces.Box(0, 2**31, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    metadata = {"unscored_rewards": True}  # noqa: RUF012
+
+    def reset(self, *, seed=None, options=None):
+        self.seed = seed or 0
+        return np.array([self.seed % 997], np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), math.nan if self.seed % 3 == 0 else 1.0, True, False, {}
+
+
+class Crashing(Unscored):
+    def step(self, action):
+        if self.seed % 3 == 0:
+            raise RuntimeError("the sandbox is gone")
+        return np.zeros(1, np.float32), 1.0, True, False, {}
+
+
+class CrashingReset(Unscored):
+    def reset(self, *, seed=None, options=None):
+        if seed is not None and seed % 3 == 0 and seed % 2:
+            raise RuntimeError("the sandbox is gone")
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 1.0, True, False, {}
+
+
+def coin(obs, state, first, action_mask, *, greedy=False):
+    action = torch.zeros(len(obs), dtype=torch.int64)
+    return Act(action, None, {"action": action[:, None]})
+
+
+@pytest.mark.parametrize("env", [Unscored, Crashing, CrashingReset])
+def test_what_could_not_be_scored_has_no_score_instead_of_zero(env):
+    settings = {} if env is Unscored else {"on_error": "restart", "max_restarts": 100}
+    with fugu.vector.make(env, 20, num_workers=1, **settings) as vec:
+        source = Episodes(vec, 4, Groups(2))
+        source.restart(1)
+        seeds = np.array(source._starts())
+        bad = (seeds % 3 == 0) & (seeds % 2 == 1) if env is CrashingReset else seeds % 3 == 0
+        source.restart(1)
+        batch = source.next(coin)
+        assert 0 < bad.sum() < 20
+        assert np.isnan(batch["score"].numpy()).tolist() == bad.tolist()
+        assert batch["score"][~torch.from_numpy(bad)].eq(1).all()
+        log = source.drain_log()
+        assert log.episodes == 20 - bad.sum() and log.mean_return == 1
+
+
+def test_groups_that_are_not_worth_it_are_replaced_whole_and_only_so_often():
+    calls = []
+
+    def worth(batch, groups):
+        calls.append(batch["obs"][::3, 0, 0].clone())
+        good = torch.zeros(groups, dtype=torch.bool)
+        good[[[1], [1, 3], [0]][len(calls) - 1]] = True
+        return good
+
+    source = episodes(groups=Groups(3, 3, worth))
+    with source.vec:
+        batch = source.next(Member())
+        log = source.drain_log()
+    assert len(calls) == 3  # four good groups were found by then
+    seen = batch["obs"][:, 0, 0].view(4, 3)
+    expected = torch.stack([calls[1][1], calls[0][1], calls[1][3], calls[2][0]])
+    assert torch.equal(seen, expected[:, None].expand(4, 3))
+    assert batch["round"].view(4, 3)[:, 0].tolist() == [1, 0, 1, 2]
+    assert batch["group"].tolist() == [i // 3 for i in range(12)]
+    assert torch.equal(batch["score"], batch["reward"].sum(1)) and batch["mask"].sum() == batch["score"].sum()
+    assert log.episodes == 36  # the mean return is that of the policy, not of what was kept
+
+
+@pytest.mark.parametrize("masked", ["batch", "fresh"])
+def test_replaced_groups_keep_their_rows_where_lengths_and_masks_differ(masked):
+    """Either may be the longer one, and only one of them may forbid actions."""
+
+    def batch(rows: int, number: float, mask: bool) -> Batch:
+        columns = {
+            "obs": torch.full((4, rows, 2), number),
+            "reward": torch.full((4, rows), number),
+            "mask": torch.ones(4, rows, dtype=torch.bool),
+            "group": torch.tensor([0, 0, 1, 1]),
+            "score": torch.arange(4) + number,
+            "round": torch.zeros(4, dtype=torch.int64),
+        }
+        return Batch({**columns, **({"action_mask": torch.zeros(4, rows, 3, dtype=torch.bool)} if mask else {})})
+
+    old, new = batch(2, 10.0, masked == "batch"), batch(3, 20.0, masked == "fresh")
+    for first, second in ((old, new), (new, old)):
+        out = _replaced(first, second, first["group"], torch.tensor([1]), torch.tensor([0]), 5)
+        assert out["score"].tolist() == [*first["score"][:2].tolist(), *second["score"][:2].tolist()]
+        assert out["round"].tolist() == [0, 0, 5, 5] and out["group"].tolist() == [0, 0, 1, 1]
+        for rows, source in ((slice(0, 2), first), (slice(2, 4), second)):
+            length = source.horizon
+            assert torch.equal(out["obs"][rows, :length], source["obs"][:2])
+            assert not out["mask"][rows, length:].any() and out["mask"][rows, :length].all()
+            allowed = out["action_mask"][rows]
+            assert allowed[:, length:].all() and bool(allowed[:, :length].all()) == ("action_mask" not in source)
+
+
+def test_refilling_gives_up_after_its_rounds():
+    calls = []
+
+    def never(batch, groups):
+        calls.append(1)
+        return torch.zeros(groups, dtype=torch.bool)
+
+    source = episodes(groups=Groups(3, 2, never))
+    with source.vec:
+        batch = source.next(Member())
+    assert len(calls) == 3 and batch["round"].eq(0).all()
+
+
+def test_environments_must_be_whole_groups():
+    with fugu.vector.make("cartpole", 10) as vec, pytest.raises(ConfigError, match=r"--vector.num-envs 12"):
+        Episodes(vec, 4, Groups(4))
+
+
+def test_a_rollout_can_be_stopped_and_the_next_one_is_whole():
+    source = episodes(batch_size=3)
+    with source.vec:
+        with pytest.raises(Stopped):
+            source.next(Member(), lambda: True)
+        batch = source.next(Member())
+    assert batch["mask"][:, 0].all() and batch["terminated"].any(1).all()
+
+
+def test_a_snapshot_goes_on_with_the_same_starts():
+    source = episodes()
+    with source.vec:
+        source.next(Member())
+        saved = source.snapshot()
+        expected = source.next(Member())["obs"].clone()
+        source.restart(99)
+        source.next(Member())
+        assert source.took(saved)
+        source.restore(saved)
+        assert torch.equal(source.next(Member())["obs"], expected)
