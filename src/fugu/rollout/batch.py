@@ -24,9 +24,9 @@ from torch import Tensor
 from fugu.cuda.gather import COLUMNS, gather, lies_by_steps
 from fugu.cuda.use import ready
 
-PER_SEGMENT = frozenset({"state", "bootstrap", "priority", "importance"})
+PER_SEGMENT = frozenset({"state", "bootstrap", "priority", "importance", "agent"})
 """state: of the recurrent core before the first row; bootstrap: value of the observation after the last row; priority: how likely
-a segment is drawn; importance: what a segment drawn by priority counts for"""
+a segment is drawn; importance: what a segment drawn by priority counts for; agent: which one of its world a segment belongs to"""
 
 
 @dataclass(frozen=True, slots=True)

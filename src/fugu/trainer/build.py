@@ -18,7 +18,6 @@ from fugu.cuda.use import has_tensor_cores
 from fugu.emulation.build import is_compiled
 from fugu.emulation.factory import tensor_env_class
 from fugu.errors import ConfigError, GpuError
-from fugu.policy.actor_critic import ActorCritic
 from fugu.policy.kernels import keep_freed_memory, set_threads
 from fugu.rollout.device import DeviceRollout
 from fugu.rollout.feed import Feed
@@ -48,9 +47,7 @@ def make_trainer(
     try:
         config.minibatches(vec.num_agents * config.passes)  # refuses impossible sizes
         algorithm = make_algorithm(config, vec, device)
-        policy = algorithm.modules["policy"]
-        assert isinstance(policy, ActorCritic)
-        _share_out(config.threads or usable_cores(), policy)
+        _share_out(config.threads or usable_cores(), algorithm.modules["policy"])
         algorithm.fuse(config)
         source = make_source(config, vec, algorithm, device, clock)
         return Trainer(config, source, algorithm, folder=folder, clock=clock)
@@ -117,12 +114,12 @@ def make_source(
     return OnPolicy(vec, config.horizon, passes=config.passes, state_size=size, device=device, clock=clock)
 
 
-def _share_out(threads: int, policy: ActorCritic) -> None:
+def _share_out(threads: int, policy: nn.Module) -> None:
     """A network that our kernels compute, or a small one, leaves torch only small things to do: its threads would get in each
     other's way, by a factor of ten where the machine has anything else to do."""
     set_threads(threads)
     small = sum(p.numel() for p in policy.parameters()) < SMALL and not any(isinstance(m, nn.Conv2d) for m in policy.modules())
-    torch.set_num_threads(1 if policy.computed_natively or small else threads)
+    torch.set_num_threads(1 if small or getattr(policy, "computed_natively", False) else threads)
 
 
 def make_vec(config: TrainConfig) -> VecEnv:

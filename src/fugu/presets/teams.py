@@ -1,0 +1,44 @@
+"""Teams: MAPPO on environments of several agents. Independent PPO is the same with ``--mappo.critic own``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fugu.algorithm.config import MAPPOConfig, PPOConfig
+from fugu.policy.config import PolicyConfig
+from fugu.trainer.config import OptimizerConfig, TrainConfig
+from fugu.vector.config import VectorConfig
+
+
+def hidden_bonus() -> TrainConfig:
+    """128 rows that count in a batch, so that 40 batches tell a critic that sees the context from one that does not."""
+    return TrainConfig(
+        env="hidden_bonus",
+        algorithm="mappo",
+        steps=128 * 60,
+        horizon=2,
+        epochs=4,
+        vector=VectorConfig(num_envs=32, num_workers=1),
+        policy=PolicyConfig(hidden=(64,)),
+        ppo=PPOConfig(gamma=0.9, entropy_coef=0.0, value_coef=1.0),
+        optimizer=OptimizerConfig(learning_rate=1e-2, schedule="constant", max_grad_norm=10.0),
+    )
+
+
+def foraging() -> TrainConfig:
+    return TrainConfig(
+        env="foraging",
+        algorithm="mappo",
+        steps=4_000_000,
+        horizon=32,
+        minibatch=256 * 32,
+        epochs=3,
+        vector=VectorConfig(num_envs=128, num_workers=1),
+        policy=PolicyConfig(hidden=(128, 128)),
+        ppo=PPOConfig(gamma=0.98, entropy_coef=0.01, entropy_final=0.0, value_coef=1.0),
+        mappo=MAPPOConfig(critic="agent"),
+        optimizer=OptimizerConfig(learning_rate=2e-3, max_grad_norm=10.0),
+    )
+
+
+PRESETS: Mapping[str, Callable[[], TrainConfig]] = {"hidden_bonus": hidden_bonus, "foraging": foraging}
