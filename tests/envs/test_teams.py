@@ -110,7 +110,7 @@ def test_foraging_goes_by_its_rules(settings):
                 np.testing.assert_allclose(vec.rows.reward.reshape(worlds, 4)[w], paid, rtol=1e-6)
                 assert vec.rows.terminated.reshape(worlds, 4)[w].all() == (copy.food[:, 2] == 0).all()
                 taken, moved_on = taken + (paid > 0), moved_on + 1
-    assert taken > 10 and moved_on > 5000
+    assert taken >= 5 and moved_on > 5000
 
 
 def starts_as_described(world: Reference, settings: dict[str, int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from fugu.algorithm.config import MAPPOConfig, PPOConfig
 from fugu.policy.config import PolicyConfig
@@ -41,4 +42,35 @@ def foraging() -> TrainConfig:
     )
 
 
-PRESETS: Mapping[str, Callable[[], TrainConfig]] = {"hidden_bonus": hidden_bonus, "foraging": foraging}
+def _particles(env: str, **changes: Any) -> TrainConfig:
+    """Of the multi-particle environments; an episode is 25 steps, a batch 128 of them."""
+    base: dict[str, Any] = {
+        "env": f"mpe2.{env}:parallel_env",
+        "algorithm": "mappo",
+        "steps": 2_000_000,
+        "horizon": 25,
+        "epochs": 10,
+        "vector": VectorConfig(num_envs=128),
+        "policy": PolicyConfig(normalize_observation=True),
+        "ppo": PPOConfig(gamma=0.99, entropy_coef=0.01, value_coef=1.0, value_huber=10.0, value_clip=0.2),
+        "optimizer": OptimizerConfig(learning_rate=7e-4, max_grad_norm=10.0),
+    }
+    return TrainConfig(**{**base, **changes})
+
+
+def simple_spread() -> TrainConfig:
+    """Three agents of one kind."""
+    return _particles("simple_spread_v3")
+
+
+def speaker_listener() -> TrainConfig:
+    """Two agents of different kinds, with networks of their own."""
+    return _particles("simple_speaker_listener_v4", mappo=MAPPOConfig(networks="per_agent"))
+
+
+PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
+    "hidden_bonus": hidden_bonus,
+    "foraging": foraging,
+    "mpe2.simple_spread_v3:parallel_env": simple_spread,
+    "mpe2.simple_speaker_listener_v4:parallel_env": speaker_listener,
+}
