@@ -30,7 +30,7 @@ def foraging() -> TrainConfig:
     return TrainConfig(
         env="foraging",
         algorithm="mappo",
-        steps=4_000_000,
+        steps=1_000_000,
         horizon=32,
         minibatch=256 * 32,
         epochs=3,
