@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -13,6 +14,7 @@ from fugu.algorithm.config import MAPPOConfig, PPOConfig
 from fugu.algorithm.losses import ppo_loss_of, row_weight
 from fugu.algorithm.mappo import MAPPO
 from fugu.algorithm.scale import DecayingValueScale, PopArt
+from fugu.cuda import emulation
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
 from fugu.presets import preset
@@ -187,6 +189,21 @@ def test_a_masked_choice_is_never_drawn():
     assert full.any()
 
 
+# --- elsewhere ---
+
+
+@pytest.mark.parametrize(("critic", "networks"), [("state", "per_agent"), ("observations", "shared")])
+def test_where_worlds_live_on_a_device_it_learns_the_same(critic, networks):
+    """Rows of one time lie together there, and kernels, emulated here, gather minibatches."""
+    config = dataclasses.replace(TEAM, mappo=MAPPOConfig(critic=critic, networks=networks))
+    expected, _ = updates(config, 2)
+    with emulation():
+        seen, _ = updates(dataclasses.replace(config, vector=VectorConfig(num_envs=8, backend="device", device="cpu")), 2)
+    for ours, theirs in zip(seen, expected, strict=True):
+        for name in ("loss/policy", "loss/value", "loss/entropy", "loss/explained_variance", "steps"):
+            assert math.isclose(ours[name], theirs[name], rel_tol=1e-3, abs_tol=1e-4), (name, ours[name], theirs[name])
+
+
 # --- going on, and going wrong ---
 
 CASES = {
@@ -216,11 +233,19 @@ def test_a_run_that_is_cut_off_and_resumed_equals_one_that_is_not(case, tmp_path
     assert all(torch.equal(weights[name], same_weights[name]) for name in weights)
 
 
+def crowd() -> gymnasium.vector.VectorEnv:
+    return gymnasium.make_vec("CartPole-v1", num_envs=200, vectorization_mode="vector_entry_point")
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"env": "multiagent", "env_kwargs": {}, "mappo": MAPPOConfig(critic="state")}, "--mappo.critic observations"),
         ({"mappo": MAPPOConfig(networks="groups", groups=(0, 1))}, "--mappo.groups 0 1 0 0"),
+        (
+            {"env": "tests.algorithm.test_mappo:crowd", "env_kwargs": {}, "minibatch": None},
+            "--algorithm ppo if they are independent",
+        ),
     ],
 )
 def test_what_does_not_fit_the_environment_is_refused_before_training(changes, said):

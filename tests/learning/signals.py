@@ -1,7 +1,7 @@
 """Two agents of different kinds that must agree on a language, as a PettingZoo environment.
 
-The speaker sees one of three colours and says one of three words, which cost nothing and mean nothing. The listener hears it in the next
-step, and both are paid 1 if it then picks that colour of five it can pick. Without words that mean something the best is 1/3.
+The speaker sees one of three colours and says one of three words, which cost nothing and mean nothing. The listener hears it in the
+next step, and both are paid 1 if it then picks that colour of five it can pick. Without words that mean something the best is 1/3.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def test_without_the_bonus_both_learn(tmp_path):
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("critic", ["agent", "own"])
 def test_foragers_gather_most_of_the_food_with_either_critic(critic):
-    jobs = [("foraging", seed, {"algorithm": "mappo", "critic": critic}, 400) for seed in SEEDS]
+    jobs = [("foraging", seed, {"algorithm": "mappo", "critic": critic}, 2000) for seed in SEEDS]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         results = list(pool.map(in_process, jobs))
     scores = [result.get("mean_return", result.get("error")) for result in results]

@@ -9,7 +9,7 @@ from gymnasium import spaces as gs
 from torch import Tensor
 
 from fugu.errors import ConfigError
-from fugu.policy.central import SEES, Actors, Critics, Parts, segments_together, together
+from fugu.policy.central import SEES, Actors, Critics, Parts, _chosen, by_group, segments_together, together
 from fugu.policy.config import PolicyConfig
 
 SPACE = gs.Dict({"observation": gs.Box(-1, 1, (3,), np.float32), "state": gs.Box(-1, 1, (4,), np.float32)})
@@ -133,6 +133,23 @@ def test_groups_have_networks_of_their_own_in_steps_and_in_segments(core):
     shuffled = torch.tensor([3, 0, 5, 1])
     given = None if core == "none" else torch.zeros(4, net.state_size)
     torch.testing.assert_close(net(obs[shuffled], given, first[shuffled], agent[shuffled]).params, again[shuffled])
+
+
+def test_choosing_from_all_networks_is_the_same_as_asking_each_for_its_rows():
+    net, obs = actors(groups=(0, 1, 0)), rows(SPACE, 2 * AGENTS)
+    group = net.group[torch.arange(6) % AGENTS]
+    first = torch.zeros(6, dtype=torch.bool)
+
+    def call(one, index):
+        own = net._own(obs, torch.arange(6) % AGENTS)
+        return (one(own if index is None else own[index], None, first if index is None else first[index]).params,)
+
+    apart, chosen = by_group(net.nets, group, call)[0], _chosen(net.nets, group, call)[0]
+    torch.testing.assert_close(chosen, apart)
+    parameters = list(net.parameters())
+    gradients = [torch.autograd.grad(out.square().sum(), parameters, allow_unused=True) for out in (apart, chosen)]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_critics_of_groups_learn_apart():

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from fugu.trainer.config import TrainConfig
 
 
+MOST = 128
+"""agents whose observations a critic sees together"""
+
+
 def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> MAPPO:
     groups, sees = agent_groups(config.mappo, vec), critic_sees(config.mappo, vec)
     parts = Parts(vec.observation_space, config.mappo.state_key)
@@ -63,14 +67,21 @@ def agent_groups(config: MAPPOConfig, vec: VecEnv | DeviceVec) -> tuple[int, ...
 
 def critic_sees(config: MAPPOConfig, vec: VecEnv | DeviceVec) -> str:
     has_state = Parts(vec.observation_space, config.state_key).state_space is not None
-    if config.critic == "auto":
-        return "state" if has_state else "observations"
-    if config.critic in ("state", "agent") and not has_state:
+    sees = config.critic
+    if sees == "auto":
+        sees = "state" if has_state else "observations"
+    agents = vec.spec.num_agents
+    if sees == "observations" and agents > MOST:
         raise ConfigError(
-            f"mappo.critic={config.critic}, but {vec.spec.name} gives no state: its observation is no Dict with a part "
+            f"a critic of the observations of all {agents} agents of {vec.spec.name} would see too much (mappo takes the agents of one "
+            f"environment for a team, of at most {MOST}); use --mappo.critic own, or --algorithm ppo if they are independent copies"
+        )
+    if sees in ("state", "agent") and not has_state:
+        raise ConfigError(
+            f"mappo.critic={sees}, but {vec.spec.name} gives no state: its observation is no Dict with a part "
             f"{config.state_key!r}; use --mappo.critic observations"
         )
-    return config.critic
+    return sees
 
 
 class MAPPO(PPO):

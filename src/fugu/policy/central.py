@@ -227,13 +227,21 @@ class Critics(nn.Module):
 def by_group(
     nets: nn.ModuleList, group: Tensor, call: Callable[[nn.Module, Tensor | None], tuple[Tensor, ...]]
 ) -> list[Tensor]:
-    """``call(net, index)`` for each net with the rows of its group, results in the order of the rows; one net gets all, unindexed."""
+    """``call(net, index)`` for each net with the rows of its group; results in the order of the rows. Without index: all rows."""
     if len(nets) == 1:
         return list(call(nets[0], None))
+    if group.is_cuda:
+        return _chosen(nets, group, call)
     indices = [(group == i).nonzero()[:, 0] for i in range(len(nets))]
     results = [call(net, index) for net, index in zip(nets, indices, strict=True) if len(index)]
     back = torch.cat(indices).argsort()
     return [torch.cat(parts)[back] for parts in zip(*results, strict=True)]
+
+
+def _chosen(nets: nn.ModuleList, group: Tensor, call: Callable[[nn.Module, Tensor | None], tuple[Tensor, ...]]) -> list[Tensor]:
+    """The same with more work but without asking how many rows a group has, which a CUDA graph could not record."""
+    rows = torch.arange(len(group), device=group.device)
+    return [torch.stack(parts)[group, rows] for parts in zip(*(call(net, None) for net in nets), strict=True)]
 
 
 def along(rows: Tensor, batch: Sequence[int]) -> Tensor:
