@@ -9,7 +9,7 @@
 ``mingru``    PPO on breakout, MinGRU-128
 ``solve``     seconds from the first update to a mean return over 100 episodes, three seeds
 ``feed``      the MinGRU on the GPU with breakout on the CPU's cores
-``precision`` what breakout is learned to with products in float32, tf32 and bf16, two seeds each
+``precision`` what breakout is learned to with products in float32, tf32 and bf16, three seeds each
 
 A training run goes to its end and reports steps per second (of three equal parts of it, after recording), the rollout and the
 update alone, the kernels per step of the rollout and per minibatch, the share of the card's arithmetic and memory limits, and
@@ -281,16 +281,16 @@ def solve(repeats: int) -> dict[str, Any]:
 
 def feed(repeats: int) -> dict[str, Any]:
     results = {}
-    for envs, batch in ((8192, 4096), (16384, 4096), (32768, 8192)):
-        name = f"{envs} envs in batches of {batch}"
+    # the second one goes on until it has learned the game
+    for envs, batch, steps in ((8192, 4096, 60_000_000), (16384, 4096, 600_000_000), (32768, 8192, 60_000_000)):
+        name = f"{envs} envs in batches of {batch}, tf32"
         changes = {
             "backend": "native",
             "num_envs": envs,
             "batch_size": batch,
             "minibatch": 131072,
-            "steps": 60_000_000,
+            "steps": steps,
             **MINGRU,
-            **BF16,
         }
         try:
             results[name] = training("breakout", repeats, **changes)
@@ -303,13 +303,16 @@ def feed(repeats: int) -> dict[str, Any]:
 def precision(repeats: int) -> dict[str, Any]:
     """Whether rounded products learn as well: the same run with each, and the return at its end."""
     results: dict[str, Any] = {}
-    cases = {"MLP 128-128": ("float32", "tf32"), "MinGRU-128": ("tf32", "bf16")}
-    for name, kinds in cases.items():
+    recurrent = {"num_envs": 16384, "minibatch": 131072, "steps": 1_600_000_000}
+    cases: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+        "MLP 128-128": (("float32", "tf32"), {"steps": 500_000_000}),
+        "MinGRU-128": (("float32", "tf32", "bf16"), {**MINGRU, **recurrent}),
+        "LSTM-128": (("tf32", "bf16"), {**LSTM, **recurrent}),
+    }
+    for name, (kinds, settings) in cases.items():
         for kind in kinds:
-            changes: dict[str, Any] = {"precision": kind, "steps": 500_000_000, "log.board": "off"}
-            if name.startswith("MinGRU"):
-                changes |= {**MINGRU, "minibatch": 65536}
-            runs = [learned(seed, changes) for seed in range(2)]
+            changes = {"precision": kind, "log.board": "off", **settings}
+            runs = [learned(seed, changes) for seed in range(3)]
             results[f"{name}, {kind}"] = runs
             print(f"{name}, {kind}: {[(run['return'], run['seconds']) for run in runs]}", flush=True)
     return results
@@ -372,6 +375,7 @@ CASES = {
                 "minibatch": 131072,
                 "steps": 1_600_000_000,
             },
+            "16384 x 64, minibatch 131072, tf32": {**MINGRU, "num_envs": 16384, "minibatch": 131072, "steps": 1_600_000_000},
         },
     ),
     "solve": solve,

@@ -164,12 +164,15 @@ class Worlds {
   }
   Worlds(const Worlds&) = delete;
 
-  void bind(Array seeds, Array action, nb::list slots) {
-    const size_t rows = worlds_ * static_cast<size_t>(api_.agents);
-    fugu::Columns columns[2];
-    for (size_t s = 0; s < 2; ++s) {
-      nb::tuple given = nb::cast<nb::tuple>(slots[s]);
-      fugu::Columns& out = columns[s];
+  // `groups`: for each group its columns of both slots.
+  void bind(Array seeds, Array action, nb::list groups) {
+    const size_t agents = static_cast<size_t>(api_.agents);
+    if (nb::len(groups) != groups_.size()) throw nb::value_error("bind() needs the columns of every group");
+    for (size_t i = 0; i < 2 * groups_.size(); ++i) {
+      fugu::Group& group = *groups_[i / 2];
+      const size_t rows = (group.high() - group.low()) * agents;
+      nb::tuple given = nb::cast<nb::tuple>(groups[i / 2][i % 2]);
+      fugu::Columns& out = group.slots[i % 2];
       out.obs = need(nb::cast<Array>(given[0]), rows * api_.obs_bytes);
       out.reward = static_cast<float*>(need(nb::cast<Array>(given[1]), rows * sizeof(float)));
       out.terminated = static_cast<bool*>(need(nb::cast<Array>(given[2]), rows));
@@ -180,10 +183,10 @@ class Worlds {
         out.action_mask = static_cast<bool*>(need(nb::cast<Array>(given[6]), rows * static_cast<size_t>(api_.choices)));
       }
     }
-    api_.bind(engine_, columns, need(action, rows * api_.action_bytes),
+    api_.bind(engine_, need(action, worlds_ * agents * api_.action_bytes),
               static_cast<const int64_t*>(need(seeds, worlds_ * sizeof(int64_t))));
     form_ = Buffer(nb::cast(action));
-    kept_ = nb::make_tuple(seeds, action, slots);
+    kept_ = nb::make_tuple(seeds, action, groups);
     bound_ = true;
   }
 
@@ -318,7 +321,7 @@ void bind_engine(nb::module_& m) {
   nb::class_<Worlds>(m, "Worlds")
       .def(nb::init<const std::string&, size_t, const nb::dict&, const std::vector<size_t>&, size_t>(), "name"_a, "worlds"_a,
            "settings"_a, "bounds"_a, "threads"_a)
-      .def("bind", &Worlds::bind, "seeds"_a.noconvert(), "action"_a.noconvert(), "slots"_a)
+      .def("bind", &Worlds::bind, "seeds"_a.noconvert(), "action"_a.noconvert(), "groups"_a)
       .def("start", &Worlds::start, "group"_a, "command"_a, "slot"_a)
       .def("finish", &Worlds::finish, "group"_a)
       .def("take", &Worlds::take, "group"_a, "actions"_a)

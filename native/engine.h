@@ -1,7 +1,7 @@
 // Runs many worlds of one environment: auto-reset, time limit, statistics, masks and buffers, once for all environments.
 //
-// Worlds lie in one array and write straight into the columns they are bound to (the two slots of vector/buffers.py). What each of
-// them does, and the row convention, is in world.h. A step of a range of worlds depends on nothing outside the range, so the
+// Worlds lie in one array and write straight into the columns they are given (those of vector/buffers.py). What each of them does,
+// and the row convention, is in world.h. A step of a range of worlds depends on nothing outside the range, so the
 // result is the same for any number of threads.
 //
 // An environment with lanes (env.h) is stepped a block of worlds at a time: first all of them by loops that the compiler turns
@@ -30,7 +30,7 @@ namespace fugu {
 
 constexpr size_t kBlock = 64;  // worlds whose statistics are summed together; chunks are whole blocks
 
-struct Columns {
+struct Columns {  // of some worlds; the first row is that of the first of them
   void* obs = nullptr;
   float* reward = nullptr;
   bool *terminated = nullptr, *truncated = nullptr, *first = nullptr, *mask = nullptr;
@@ -46,7 +46,7 @@ struct ParamInfo {
 
 // An environment and its engine behind plain functions, so that one compiled elsewhere (`fugu build`) can be loaded at run time.
 // Its first member says which version of this struct it was compiled against.
-constexpr uint32_t kAbi = 5;
+constexpr uint32_t kAbi = 6;
 
 struct EngineApi {
   uint32_t abi;
@@ -62,9 +62,9 @@ struct EngineApi {
   enum Command { kReset = 1, kStep = 2, kStepNarrow = 3 };  // the last: with no more than every machine has, for comparison
   void* (*create)(size_t worlds, const double* params, int time_limit);
   void (*destroy)(void*);
-  void (*bind)(void*, const Columns slots[2], void* action, const int64_t* seeds);
-  // Resets or steps the worlds [low, high); `logs` has a sum for each kBlock of them.
-  void (*run)(void*, int command, size_t low, size_t high, int slot, LogSum* logs);
+  void (*bind)(void*, void* action, const int64_t* seeds);
+  // Resets or steps the worlds [low, high); `out` begins with the row of `low`, and `logs` has a sum for each kBlock of them.
+  void (*run)(void*, int command, size_t low, size_t high, const Columns* out, LogSum* logs);
   // Copies the actions of the worlds [low, high) in, unless `given` is null, and checks them: the first agent whose action is not
   // in its space, or -1.
   int64_t (*take)(void*, const void* given, size_t low, size_t high);
@@ -123,15 +123,13 @@ class Engine {
       out.choices = Traits<E>::kChoices;
       out.create = [](size_t worlds, const double* settings, int limit) -> void* { return new Engine(worlds, settings, limit); };
       out.destroy = [](void* self) { delete static_cast<Engine*>(self); };
-      out.bind = [](void* self, const Columns slots[2], void* action, const int64_t* seeds) {
+      out.bind = [](void* self, void* action, const int64_t* seeds) {
         auto& engine = *static_cast<Engine*>(self);
-        engine.slots_[0] = slots[0];
-        engine.slots_[1] = slots[1];
         engine.action_ = static_cast<Action*>(action);
         engine.seeds_ = seeds;
       };
-      out.run = [](void* self, int command, size_t low, size_t high, int slot, LogSum* logs) {
-        static_cast<Engine*>(self)->run(command, low, high, slot, logs);
+      out.run = [](void* self, int command, size_t low, size_t high, const Columns* columns, LogSum* logs) {
+        static_cast<Engine*>(self)->run(command, low, high, *columns, logs);
       };
       out.take = [](void* self, const void* given, size_t low, size_t high) {
         return static_cast<Engine*>(self)->take(static_cast<const Action*>(given), low, high);
@@ -195,12 +193,12 @@ class Engine {
     return {block.state[i], block.rng[i], block.returns[i], block.length[i], block.ended[i]};
   }
 
-  void run(int command, size_t low, size_t high, int slot, LogSum* logs) {
-    const Columns out = slots_[slot];  // a copy: bytes written to rows could else be bytes of these pointers
+  // `out` is a copy: bytes written to rows could else be bytes of its pointers.
+  void run(int command, size_t low, size_t high, const Columns out, LogSum* logs) {
     if (command == EngineApi::kReset) {
       for (size_t w = low; w < high; ++w) {
         if (seeds_[w] >= 0) at(w).rng = Rng::of(static_cast<uint64_t>(seeds_[w]));
-        begin(w, out);
+        begin(w, w - low, out);
       }
     } else if constexpr (kLanes) {
 #ifdef FUGU_AVX2
@@ -211,18 +209,18 @@ class Engine {
     } else {
       for (size_t w = low; w < high; ++w) {
         const Place world = at(w);
-        step_world<E>(world, params_, time_limit_, action_ + w * A, rows(w, out), logs[(w - low) / kBlock]);
+        step_world<E>(world, params_, time_limit_, action_ + w * A, rows(w - low, out), logs[(w - low) / kBlock]);
       }
     }
   }
 
-  void begin(size_t w, const Columns& out) {
+  void begin(size_t w, size_t row, const Columns& out) {
     const Place world = at(w);
-    begin_world<E>(world, params_, rows(w, out));
+    begin_world<E>(world, params_, rows(row, out));
   }
 
-  static WorldRows<E> rows(size_t w, const Columns& out) {
-    const size_t i = w * A;
+  static WorldRows<E> rows(size_t row, const Columns& out) {
+    const size_t i = row * A;
     return {static_cast<Obs*>(out.obs) + i, out.reward + i, out.terminated + i, out.truncated + i, out.first + i, out.mask + i,
             kMasks ? out.action_mask + i * Traits<E>::kChoices : nullptr};
   }
@@ -238,12 +236,13 @@ class Engine {
     for (size_t w = low, end; w < high; w = end) {  // to where the block ends that w is in, or those whose statistics are one sum
       const size_t block = w / kPerBlock * kPerBlock + kPerBlock, sum = low + ((w - low) / kBlock + 1) * kBlock;
       end = std::min({block, sum, high});
-      some_lanes(w, end - w, out, logs[(w - low) / kBlock]);
+      some_lanes(w, end - w, w - low, out, logs[(w - low) / kBlock]);
     }
   }
 
-  // The worlds [w, w + n), all of one block. Steps those that have ended, too: cheaper than to leave them out.
-  FUGU_INLINE void some_lanes(size_t w, size_t n, const Columns& out, LogSum& sum) {
+  // The worlds [w, w + n), all of one block, into the rows from `row` on. Steps those that have ended, too: cheaper than to leave
+  // them out.
+  FUGU_INLINE void some_lanes(size_t w, size_t n, size_t row, const Columns& out, LogSum& sum) {
     Block& block = blocks_[w / kPerBlock];
     const size_t from = w % kPerBlock;
     const Params params = params_;
@@ -254,7 +253,7 @@ class Engine {
 
     State* __restrict state = block.state + from;
     const Action* __restrict action = action_ + w;
-    float* __restrict reward = out.reward + w;
+    float* __restrict reward = out.reward + row;
     for (size_t i = 0; i < n; ++i) {
       State next = state[i];
       float paid;
@@ -263,11 +262,11 @@ class Engine {
       reward[i] = paid;
     }
 
-    Obs* __restrict obs = static_cast<Obs*>(out.obs) + w;
+    Obs* __restrict obs = static_cast<Obs*>(out.obs) + row;
     for (size_t i = 0; i < n; ++i) {
-      Obs row;
-      E::observe(state[i], params, 0, &row);
-      obs[i] = row;
+      Obs seen;
+      E::observe(state[i], params, 0, &seen);
+      obs[i] = seen;
     }
 
     double* __restrict returns = &block.returns[from][0];
@@ -279,9 +278,9 @@ class Engine {
       late[i] = length[i] >= limit;
     }
 
-    auto* __restrict terminated = reinterpret_cast<uint8_t*>(out.terminated + w);
-    auto* __restrict truncated = reinterpret_cast<uint8_t*>(out.truncated + w);
-    auto* __restrict mask = reinterpret_cast<uint8_t*>(out.mask + w);
+    auto* __restrict terminated = reinterpret_cast<uint8_t*>(out.terminated + row);
+    auto* __restrict truncated = reinterpret_cast<uint8_t*>(out.truncated + row);
+    auto* __restrict mask = reinterpret_cast<uint8_t*>(out.mask + row);
     auto* __restrict ended = reinterpret_cast<uint8_t*>(&block.ended[from][0]);
     for (size_t i = 0; i < n; ++i) {
       const uint8_t end = done[i] | late[i];
@@ -291,10 +290,10 @@ class Engine {
       ended[i] = end;
       over[i] = end & (begins[i] ^ 1);
     }
-    std::memset(out.first + w, 0, n);
+    std::memset(out.first + row, 0, n);
 
     for_each_set(over, [&](size_t i) { log_episode<E>(at(w + i), params_, 0, sum); });
-    for_each_set(begins, [&](size_t i) { begin(w + i, out); });
+    for_each_set(begins, [&](size_t i) { begin(w + i, row + i, out); });
   }
 
   template <typename Do>
@@ -375,7 +374,6 @@ class Engine {
   Params params_;
   int time_limit_;
   std::vector<Block> blocks_;
-  Columns slots_[2];
   Action* action_ = nullptr;
   const int64_t* seeds_ = nullptr;  // [worlds]; negative: go on with the random numbers there are
 };

@@ -21,6 +21,7 @@ class Group final : public Job {
   }
 
   int command = EngineApi::kStep, slot = 0;
+  Columns slots[2];  // where its worlds write to
   bool running = false;
   bool held = false;  // it runs, and whoever started it waits for it
 
@@ -56,7 +57,19 @@ class Group final : public Job {
   static constexpr int64_t kNobody = INT64_MAX;
 
   void obey(size_t first, size_t end) {
-    api_.run(engine_, command, low_ + first * size_, std::min(low_ + end * size_, high_), slot, &logs_[first * size_ / kBlock]);
+    const Columns out = after(slots[slot], first * size_);
+    api_.run(engine_, command, low_ + first * size_, std::min(low_ + end * size_, high_), &out, &logs_[first * size_ / kBlock]);
+  }
+  // The same columns without the rows of the first `worlds`.
+  Columns after(const Columns& all, size_t worlds) const {
+    const size_t i = worlds * static_cast<size_t>(api_.agents);
+    return {static_cast<char*>(all.obs) + i * api_.obs_bytes,
+            all.reward + i,
+            all.terminated + i,
+            all.truncated + i,
+            all.first + i,
+            all.mask + i,
+            all.action_mask == nullptr ? nullptr : all.action_mask + i * static_cast<size_t>(api_.choices)};
   }
   void take(size_t first, size_t end) {
     const size_t low = low_ + first * size_, high = std::min(low_ + end * size_, high_);

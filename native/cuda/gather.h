@@ -36,6 +36,13 @@ __device__ inline void copy_runs(const Picked& c, const int64_t* index, uint32_t
   }
 }
 
+template <typename Unit>
+__device__ inline void copy_column(const Picked& c) {
+  const uint32_t count = static_cast<uint32_t>(c.run) / sizeof(Unit);
+  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
+    reinterpret_cast<Unit*>(c.to)[i] = reinterpret_cast<const Unit*>(c.from)[i];
+}
+
 }  // namespace fugu
 
 // Blocks (x, column). `index` [runs]: which run of the source each run is.
@@ -46,3 +53,12 @@ extern "C" __global__ void gather(const __grid_constant__ PickedColumns columns,
   else copy_runs<uint8_t>(c, index, runs);
 }
 FUGU_KERNEL(gather)
+
+// Blocks (x, column): a run of each column, from one place to another. Reference: Tensor.copy_.
+extern "C" __global__ void copy_all(const __grid_constant__ PickedColumns columns) {
+  const Picked& c = columns.column[blockIdx.y];
+  if (c.unit == 16) copy_column<uint4>(c);
+  else if (c.unit == 4) copy_column<uint32_t>(c);
+  else copy_column<uint8_t>(c);
+}
+FUGU_KERNEL(copy_all)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fugu.cuda.gather import gather, lies_by_steps
+from fugu.cuda.gather import copy_all, gather, lies_by_steps
 from fugu.errors import ConfigError
 from fugu.rollout.batch import PER_SEGMENT, Batch
 
@@ -69,3 +69,22 @@ def test_a_part_is_made_compact_without_a_second_copy(device: torch.device, monk
 def test_runs_must_divide_the_segments(device: torch.device) -> None:
     with pytest.raises(ConfigError, match="reward: 48 segments are not a multiple of together=5"):
         gather(columns(device), torch.tensor([0], device=device), once=PER_SEGMENT, together=5)
+
+
+@pytest.mark.parametrize("shift", [0, 4, 5])
+def test_all_columns_are_copied_and_nothing_beside_them(device: torch.device, shift: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    sizes = [1, 7, 64, 4096, 16 * 257]
+    sources = [torch.randint(0, 256, (size,), generator=generator, dtype=torch.uint8).to(device) for size in sizes]
+    whole = [torch.full((size + 64,), 9, dtype=torch.uint8, device=device) for size in sizes]
+    copy_all([(source, to[shift : shift + len(source)]) for source, to in zip(sources, whole, strict=True)])
+    for source, to in zip(sources, whole, strict=True):
+        assert torch.equal(to[shift : shift + len(source)], source)
+        assert (to[:shift] == 9).all() and (to[shift + len(source) :] == 9).all()
+
+
+def test_what_does_not_lie_alike_is_not_copied(device: torch.device) -> None:
+    whole = torch.zeros(4, 4, device=device)
+    for other in (torch.zeros(4, 3, device=device), torch.zeros(4, 4, device=device).t(), whole.int()):
+        with pytest.raises(ConfigError, match="copy_all: .* is not like"):
+            copy_all([(whole, other)])

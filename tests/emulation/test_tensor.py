@@ -226,3 +226,105 @@ def test_mistakes_are_named() -> None:
     with fugu.vector.make(Duel, 2) as one, pytest.raises(ConfigError, match="computes all worlds at once"):
         one.reset()
         one.get_attr("drift")
+
+
+class Asking(Duel):
+    """Looks at a number on the way, which no graph can hold."""
+
+    def step(self, state: dict[str, Tensor], action: Tensor, uniform: Uniform) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        return super().step(state, action if action.sum() > 3 else action + 0, uniform)
+
+
+class Writing(Duel):
+    """Changes the state it is given instead of making another."""
+
+    def step(self, state: dict[str, Tensor], action: Tensor, uniform: Uniform) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        state["sum"].add_(action.sum(1) + self.drift * uniform())
+        return state, action * torch.tensor([1.0, -1.0], device=action.device), state["sum"] >= 4
+
+
+def played(env: Any, num_envs: int, device: str, compile: bool, steps: int = 60, **settings: Any) -> tuple[list[Any], Any]:
+    """Rows of a play in which actions come from inside and outside of inference mode and rows go to changing places."""
+    with fugu.vector.make(env, num_envs, device=device, compile=compile, **settings) as vec:
+        slab, seen = [vec.rows() for _ in range(3)], []
+        vec.reset(7, slab[0])
+        generator = torch.Generator(device).manual_seed(0)
+        for t in range(steps):
+            with torch.inference_mode(t % 2 == 0):
+                action = torch.randint(0, vec.action_space.n, (vec.num_agents,), generator=generator, device=device)
+            rows = slab[t % 3]
+            vec.step(action, rows)
+            columns = (getattr(rows, name) for name in ("obs", "reward", "terminated", "truncated", "first", "mask"))
+            seen.append([column.cpu().clone() for column in columns])
+        return seen, vec.drain_log()
+
+
+COMPILED = [pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", COMPILED)
+@pytest.mark.parametrize("env", [CARTPOLE, Duel, Writing])
+def test_a_compiled_step_does_what_the_plain_one_does(env: Any, device: str, recwarn: pytest.WarningsRecorder) -> None:
+    """Random numbers, flags and counts to the bit; numbers up to what rounding makes of a pole on end in an episode."""
+    settings = {"env_kwargs": {"drift": 0.7}} if env is not CARTPOLE else {}
+    (plain, log), (made, same_log) = (played(env, 300, device, compile, **settings) for compile in (False, True))
+    for t, (one, other) in enumerate(zip(plain, made, strict=True)):
+        for a, b in zip(one, other, strict=True):
+            if a.is_floating_point():
+                torch.testing.assert_close(b, a, rtol=0, atol=1e-4, msg=f"step {t}")
+            else:
+                assert torch.equal(a, b), t
+    assert log.episodes == same_log.episodes > 300 and log.mean_length == same_log.mean_length
+    assert not [w for w in recwarn if "could not be used" in str(w.message)]
+
+
+@pytest.mark.parametrize("device", COMPILED)
+def test_a_compiled_run_goes_on_exactly(device: str) -> None:
+    def rows(cut: int | None) -> list[Tensor]:
+        vec = fugu.vector.make(CARTPOLE, 50, device=device, compile=True)
+        at, seen = vec.rows(), []
+        vec.reset(1, at)
+        for t in range(40):
+            if t == cut:
+                saved = vec.snapshot()
+                vec = fugu.vector.make(CARTPOLE, 50, device=device, compile=True)
+                vec.restore(saved)
+            vec.step(torch.full((50,), t % 2, device=device), at)
+            seen.append(at.obs.cpu().clone())
+        return seen
+
+    assert all(torch.equal(a, b) for a, b in zip(rows(None), rows(20), strict=True))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_what_cannot_be_compiled_runs_as_it_is_and_says_why(device: str) -> None:
+    with pytest.warns(RuntimeWarning, match=r"duel: torch.compile could not be used.*slower \(") as caught:
+        made, log = played(Asking, 5, device, True)
+    assert len([w for w in caught if "could not be used" in str(w.message)]) == 1
+    plain, same_log = played(Duel, 5, device, False)
+    assert log == same_log
+    assert all(torch.equal(a, b) for one, other in zip(made, plain, strict=True) for a, b in zip(one, other, strict=True))
+
+
+def test_a_compiler_that_computes_something_else_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(function: Any, **_: Any) -> Any:
+        def run(*args: Any) -> Any:
+            after = function(*args)
+            return after._replace(rows={**after.rows, "first": ~after.rows["first"]})
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", wrong)
+    with pytest.warns(RuntimeWarning, match=r"100.0% of what it computes is wrong"):
+        made, _ = played(Duel, 6, "cpu", True)
+    plain, _ = played(Duel, 6, "cpu", False)
+    assert all(torch.equal(a, b) for one, other in zip(made, plain, strict=True) for a, b in zip(one, other, strict=True))
+
+
+def test_only_environments_in_torch_that_are_stepped_at_once_are_compiled() -> None:
+    with pytest.raises(ConfigError, match="compile=True is for environments in torch"):
+        fugu.vector.make("cartpole", 4, compile=True)
+    with pytest.raises(ConfigError, match="compile=True steps all worlds at once"):
+        fugu.vector.make(Duel, 4, compile=True, num_workers=2)
+    with pytest.raises(ConfigError, match="compile='yes' must be true, false or left out"):
+        fugu.vector.make(Duel, 4, compile="yes")

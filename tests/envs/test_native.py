@@ -136,7 +136,8 @@ def test_vector_instructions_of_this_machine_change_no_byte(name):
         worlds = native.Worlds(name, 777, {"max_steps": 30}, [0, 100, 777], 2)  # groups that end amid a block of lanes
         rows = [Rows.zeros(Layout(spec.observation_space), 777) for _ in range(2)]
         action, seeds = choices.zeros(777), np.arange(777)
-        worlds.bind(seeds, action, [columns(slot) for slot in rows])
+        parts = [slice(0, 100), slice(100, 777)]
+        worlds.bind(seeds, action, [[columns(slot[part]) for slot in rows] for part in parts])
         rng, bytes_ = np.random.default_rng(0), []
         for t in range(100):
             action[...] = rng.integers(0, 2, 777) if spec.action_space.shape == () else rng.uniform(-2, 2, action.shape)

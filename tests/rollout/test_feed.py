@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
 import fugu
+from fugu.cuda import emulation
 from fugu.rollout.batch import time_major
 from fugu.rollout.feed import Feed
-from fugu.rollout.onpolicy import Act, OnPolicy
+from fugu.rollout.onpolicy import Act, OnPolicy, Stopped
+from fugu.vector.vecenv import env_seeds
 
 HORIZON = 5
 COLUMNS = {"action": ((1,), torch.int64), "value": ((), torch.float32), "logprob": ((), torch.float32)}
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+DEVICES = ["cpu", "emulated", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    """Emulated: on the CPU, with the kernels of a card."""
+    with emulation() if request.param == "emulated" else nullcontext():
+        yield "cuda" if request.param == "cuda" else "cpu"
 
 
 class Remembering:
@@ -21,7 +32,7 @@ class Remembering:
     def __init__(self, choices: int) -> None:
         self.choices = choices
 
-    def __call__(self, obs, state, first, action_mask, *, greedy=False, into=None):
+    def __call__(self, obs, state, first, action_mask, *, greedy=False, into=None, generator=None):
         total = obs.float().flatten(1).sum(1)
         state = torch.where(first[:, None], 0.0, state) * 0.5 + total[:, None]
         score = torch.sin(state * torch.arange(1, self.choices + 1, device=obs.device))
@@ -49,7 +60,6 @@ def batches(kind: str, env: str, count: int, batch_size: int | None = None, devi
     return out
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("batch_size", [None, 6, 3])
 @pytest.mark.parametrize("env", ["cartpole", "CartPole-v1", "connect4"])
 def test_batches_are_those_of_a_plain_rollout(env, batch_size, device):
@@ -68,20 +78,75 @@ def test_rows_of_the_same_time_lie_together():
         assert all(time_major(batch[name]) for name in ("obs", "reward", "mask", "value", "action"))
 
 
-def test_a_snapshot_goes_on_exactly():
+class Drawing(Remembering):
+    """By chance as well, and keeps what it drew."""
+
+    def __call__(self, obs, state, first, action_mask, *, greedy=False, into=None, generator=None):
+        done = super().__call__(obs, state, first, action_mask)
+        drawn = torch.rand(len(first), generator=generator, device=obs.device)
+        choice = (drawn * self.choices).long()
+        return Act(choice, done.state, {**done.columns, "action": choice[:, None], "logprob": drawn})
+
+
+def test_every_batch_draws_from_random_numbers_of_its_own(device):
+    with fugu.vector.make("cartpole", 12, batch_size=4) as vec:
+        source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device(device))
+        source.restart(seed=3)
+        found = [source.next(Drawing(2))["logprob"].cpu().clone() for _ in range(3)]
+    for group, seed in zip(vec.groups, env_seeds(3, 3).tolist(), strict=True):
+        generator = torch.Generator(device).manual_seed(seed)
+        for batch in found:
+            drawn = [torch.rand(4, generator=generator, device=device).cpu() for _ in range(HORIZON + 1)]
+            assert torch.equal(batch[group], torch.stack(drawn[:-1], 1))  # the last was for the value after the batch
+
+
+@pytest.mark.parametrize("make", [Remembering, Drawing])
+def test_a_snapshot_goes_on_exactly(device, make):
     def run(cut: bool):
+        def started(seed):
+            source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device(device))
+            source.restart(seed=seed)
+            return source
+
         with fugu.vector.make("cartpole", 12, env_kwargs={"max_steps": 9}, batch_size=6) as vec:
-            source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device("cpu"))
-            source.restart(seed=3)
-            source.next(Remembering(2))
+            source = started(3)
+            source.next(make(2))
             if not cut:
-                return {name: c.clone() for name, c in source.next(Remembering(2)).columns.items()}
+                return {name: c.cpu().clone() for name, c in source.next(make(2)).columns.items()}
             saved = {name: tensor.clone() for name, tensor in source.snapshot().items()}
         with fugu.vector.make("cartpole", 12, env_kwargs={"max_steps": 9}, batch_size=6) as vec:
-            source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device("cpu"))
-            source.restart(seed=4)
+            source = started(4)
             source.restore(saved)
-            return {name: c.clone() for name, c in source.next(Remembering(2)).columns.items()}
+            return {name: c.cpu().clone() for name, c in source.next(make(2)).columns.items()}
 
     whole, parts = run(False), run(True)
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_a_restart_forgets_a_rollout_that_was_given_up(device):
+    def after(stops: list[bool]):
+        with fugu.vector.make("cartpole", 12, env_kwargs={"max_steps": 9}, batch_size=4) as vec:
+            source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device(device))
+            source.restart(seed=3)
+            asked = iter(stops)
+            if stops:
+                with pytest.raises(Stopped):
+                    source.next(Drawing(2), lambda: next(asked))
+            source.restart(seed=5)
+            return {name: c.cpu().clone() for name, c in source.next(Drawing(2)).columns.items()}
+
+    fresh, given_up = after([]), after([False] * 7 + [True])
+    assert all(torch.equal(fresh[name], given_up[name]) for name in fresh)
+
+
+def test_a_batch_crosses_in_one_copy(monkeypatch):
+    crossed = []
+    real = torch.from_numpy
+    monkeypatch.setattr("fugu.rollout.transfer.torch.from_numpy", lambda array: crossed.append(array) or real(array))
+    with fugu.vector.make("connect4", 12, batch_size=6) as vec:
+        source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device("cpu"))
+        source.restart(seed=3)
+        crossed.clear()
+        source.next(Remembering(vec.num_choices))
+    assert len(crossed) == 2 * HORIZON
+    assert all(array.dtype == "uint8" and array.ndim == 1 for array in crossed)

@@ -6,6 +6,7 @@ On a CPU the kernels of the environments are emulated and nothing is recorded; w
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from fugu.trainer.interrupt import Interrupt
 from fugu.vector.config import VectorConfig
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+TENSOR_ENV = f"{Path(__file__).parents[2] / 'examples' / 'tensor_env.py'}:CartPole"
 
 
 def config(device: str, **changes) -> TrainConfig:
@@ -174,6 +176,23 @@ def test_forbidden_actions_count_in_the_loss_as_in_the_rollout(device, tmp_path)
         _, _, seen = trained(settings, 1)
     assert seen[0]["loss/entropy"] <= 0.6932  # of two choices, not of four
     assert seen[0]["loss/clip_fraction"] < 0.5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["auto", "bf16"])
+def test_an_environment_in_torch_is_compiled_and_recorded_and_goes_on_exactly(precision, tmp_path, recwarn):
+    settings = config("cuda", env=TENSOR_ENV, env_kwargs={}, policy=CORES["mingru"], precision=precision)
+    whole, _, _ = trained(settings, 6)
+    parts, _, _ = trained(settings, 6, tmp_path, cut=3)
+    assert torch.equal(whole, parts)
+    trainer = make_trainer(settings)
+    trainer.start()
+    for _ in range(3):
+        one_update(trainer)
+    assert trainer.unattended._collect.recorded
+    assert trainer.source.vec.worlds._next != trainer.source.vec.worlds._outcome
+    assert not [w for w in recwarn if "could not be" in str(w.message)]
+    trainer.source.vec.close()
 
 
 @pytest.mark.gpu

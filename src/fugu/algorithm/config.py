@@ -65,6 +65,34 @@ class PPOConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SelfPlayConfig:
+    """Self-play of two players, with a pool of earlier versions of the policy."""
+
+    pool: int = 8
+    """how many earlier versions are kept: the first and the newest"""
+    every: int = 20
+    """updates between two of them"""
+    past: float = 0.5
+    """share of the games that are played against one of them; in the others both players learn"""
+    choose: Literal["even", "hard"] = "even"
+    """which one: any, or rather those that are hard to beat by their rating"""
+    opponents: tuple[str, ...] = ()
+    """runs whose newest policies join the pool at the start"""
+
+    def __post_init__(self) -> None:
+        for field in ("pool", "every"):
+            if getattr(self, field) < 1:
+                raise ConfigError(f"self_play.{field}={getattr(self, field)} must be at least 1")
+        if not 0 <= self.past <= 1:
+            raise ConfigError(f"self_play.past={self.past} must be between 0 and 1")
+        if len(self.opponents) >= self.pool:
+            raise ConfigError(
+                f"self_play.pool={self.pool} has no room for {len(self.opponents)} opponents and the policy itself; "
+                f"try --self-play.pool {len(self.opponents) + 4}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class MAPPOConfig:
     """PPO for teams: actors that see their own observation, a critic that sees more (Yu et al. 2022, arXiv:2103.01955)."""
 

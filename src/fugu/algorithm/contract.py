@@ -30,11 +30,16 @@ class Algorithm(Protocol):
     its own, so that one does not change how another learns"""
 
     generators: list[torch.Generator]
-    """where its randomness comes from, so that a CUDA graph can go on with it"""
+    """where its randomness comes from, so that a CUDA graph can go on with it; ``act`` may be given another"""
 
     @property
     def columns(self) -> Mapping[str, tuple[tuple[int, ...], torch.dtype]]:
         """What ``act`` keeps of a row, by name: shape and dtype."""
+        ...
+
+    @property
+    def state_size(self) -> int:
+        """How many numbers ``act`` carries on from an agent's row to its next; 0: none."""
         ...
 
     @property

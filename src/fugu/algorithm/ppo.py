@@ -59,6 +59,10 @@ class PPO:
         """does the same in a few kernels, where it can"""
 
     @property
+    def state_size(self) -> int:
+        return self.policy.state_size
+
+    @property
     def columns(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """What ``act`` keeps of a row: shape and dtype."""
         distribution = self.policy.distribution
@@ -75,12 +79,13 @@ class PPO:
         *,
         greedy: bool = False,
         into: Mapping[str, Tensor] | None = None,
+        generator: torch.Generator | None = None,
     ) -> Act:
-        distribution = self.policy.distribution
+        distribution, generator = self.policy.distribution, generator or self.generator
         if into is not None and self.policy.joint and ready(obs, first):
             head, state = self.policy.joint_step(obs, state, first)
             moments = None if self.value_scale is None else self.value_scale.moments
-            uniform = torch.rand(len(first), generator=self.generator, device=self.device)
+            uniform = torch.rand(len(first), generator=generator, device=self.device)
             choose(head, uniform, action_mask, moments, into["action"], into["logprob"], into["value"])
             return Act(distribution.to_env(into["action"]), state)
         out = self._look(obs, state, first)
@@ -88,7 +93,7 @@ class PPO:
             action = distribution.mode(out.params, action_mask)
             columns = {"action": action}
         else:
-            action, logprob = distribution.sample_with_logprob(out.params, action_mask, self.generator)
+            action, logprob = distribution.sample_with_logprob(out.params, action_mask, generator)
             value = out.value if self.value_scale is None else self.value_scale.real(out.value)
             columns = {"action": action, "logprob": logprob, "value": value}
         return Act(distribution.to_env(action), out.state, columns)

@@ -1,18 +1,18 @@
 """Segments of a rollout on the device, picked by number: all columns of a batch in one launch.
 
 In: columns as ``rollout/batch.py`` has them, ``[segments, horizon, ...]`` or ``[segments, ...]``, the former step by step in memory.
-Out: the same for the segments that were picked, step by step in memory again.
+Out: the same for the segments that were picked, step by step in memory again. ``copy_all`` is the same without picking.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
 from fugu.cuda.sample import blocks
-from fugu.cuda.use import kernel
+from fugu.cuda.use import kernel, ready
 from fugu.errors import ConfigError
 
 COLUMNS, MAX_BLOCKS = 32, 1024
@@ -58,3 +58,29 @@ def gather(columns: Mapping[str, Tensor], index: Tensor, *, once: Collection[str
         run = kernel("gather.h", "gather", "spi", device)
         run((min(blocks(most, 256), MAX_BLOCKS), len(boxes)), 256, packed, index.contiguous(), runs)
     return out
+
+
+def copy_all(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Copy the bytes of each first tensor to the second, all in one launch; of both the memory must be in one piece.
+
+    Where there is no kernel torch copies one after the other.
+    """
+    for source, to in pairs:
+        if source.nbytes != to.nbytes or source.dtype != to.dtype or not (source.is_contiguous() and to.is_contiguous()):
+            raise ConfigError(
+                f"copy_all: {source.dtype}{list(source.shape)} is not like {to.dtype}{list(to.shape)}, in one piece"
+            )
+    if not pairs or len(pairs) > COLUMNS or not ready(*(tensor for pair in pairs for tensor in pair)):
+        for source, to in pairs:
+            to.view(-1).copy_(source.view(-1))
+        return
+    boxes, most = [], 0
+    for source, to in pairs:
+        aligned = (source.data_ptr() | to.data_ptr() | source.nbytes) & 15
+        unit = 16 if aligned == 0 else 4 if aligned & 3 == 0 else 1
+        most = max(most, source.nbytes // unit)
+        boxes.append(_PICKED.pack(source.data_ptr(), to.data_ptr(), 0, 0, 1, source.nbytes, unit, 0))
+    packed = b"".join(boxes) + bytes(_PICKED.size * (COLUMNS - len(boxes)))
+    if most:
+        run = kernel("gather.h", "copy_all", "s", pairs[0][0].device)
+        run((min(blocks(most, 256), MAX_BLOCKS), len(boxes)), 256, packed)

@@ -58,7 +58,7 @@ def native_spec(name: str, settings: Mapping[str, Any]) -> EnvSpec:
 
 
 def columns(rows: Rows) -> tuple[Any, ...]:
-    """What ``Worlds.bind`` takes for one slot."""
+    """What ``Worlds.bind`` takes for one slot of a group."""
     return (rows.obs, rows.reward, rows.terminated, rows.truncated, rows.first, rows.mask, rows.action_mask)
 
 
@@ -82,7 +82,7 @@ class NativeEnv:
         self._seeds = np.full(1, -1, np.int64)
         self._fresh = True
         self._action = Layout(self.action_space).zeros(self.num_agents)
-        self._worlds.bind(self._seeds, self._action, [columns(self._rows)] * 2)
+        self._worlds.bind(self._seeds, self._action, [[columns(self._rows)] * 2])
 
     def reset(self, seed: int | None, out: Rows) -> Infos | None:
         self._seeds[0] = -1 if seed is None else seed

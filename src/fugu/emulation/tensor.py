@@ -24,17 +24,19 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fugu.emulation.compiled import compiled
 from fugu.emulation.env import EnvSpec, Infos, Rows, discrete_choices
 from fugu.errors import ConfigError, SpaceError
 from fugu.spaces import Layout
 from fugu.spaces.layout import Node
-from fugu.spaces.views import tensors, write_leaves
+from fugu.spaces.views import TORCH_DTYPES, tensors, write_leaves
 
 GOLDEN, MIX_1, MIX_2 = (x - 2**64 for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 """as signed numbers of 64 bits, whose products wrap as unsigned ones do"""
@@ -68,10 +70,28 @@ class Uniform:
         return (bits.float() * 2.0**-24).reshape(len(self._key), *shape)
 
 
-class TensorWorlds:
-    """``num_envs`` worlds of the ``TensorEnv`` ``env`` on ``device``: rows in, rows out. ``rows`` has the columns of ``DeviceRows``."""
+class After(NamedTuple):
+    """All worlds after a step; all of it fresh memory."""
 
-    def __init__(self, env: Any, num_envs: int, device: torch.device) -> None:
+    state: dict[str, Tensor]
+    draws: Tensor
+    length: Tensor
+    ended: Tensor
+    returns: Tensor
+    sums: Tensor
+    """of the episodes that ended"""
+    rows: dict[str, Tensor]
+    """column by column"""
+
+
+class TensorWorlds:
+    """``num_envs`` worlds of the ``TensorEnv`` ``env`` on ``device``: rows in, rows out. ``rows`` has the columns of ``DeviceRows``.
+
+    A step is one function from all that there is to all that there will be. With ``compile`` torch makes a few kernels of it
+    (``emulation/compiled.py``).
+    """
+
+    def __init__(self, env: Any, num_envs: int, device: torch.device, *, compile: bool = False) -> None:
         self._env, self._num_envs, self._agents = env, num_envs, int(getattr(env, "num_agents", 1))
         name = getattr(env, "name", type(env).__name__)
         self.spec = EnvSpec(env.observation_space, env.action_space, self._agents, name=name)
@@ -80,12 +100,17 @@ class TensorWorlds:
         self._time_limit = int(getattr(env, "time_limit", 0) or 0)
         self._step_draws = len(inspect.signature(env.step).parameters) > 2
         self._batch = (num_envs,) if self._agents == 1 else (num_envs, self._agents)
-        self._key, self._draws, self._length = torch.zeros((3, num_envs), dtype=torch.int64, device=device).unbind()
+        self._key, self._draws, self._length = (torch.zeros(num_envs, dtype=torch.int64, device=device) for _ in range(3))
         self._ended = torch.zeros(num_envs, dtype=torch.bool, device=device)
         self._returns = torch.zeros(self._batch, dtype=torch.float64, device=device)
         self._state = {k: v.clone() for k, v in self._checked(env.reset(num_envs, Uniform(self._key, self._draws))).items()}
         self._log_names = tuple(env.log(self._state)) if hasattr(env, "log") else ()
         self._sums = torch.zeros(3 + len(self._log_names), dtype=torch.float64, device=device)
+        self._next: Callable[..., After] = self._outcome
+        self._compile = compile
+        """whether that is still to be done, at the first step"""
+        shape, dtype = self._action_layout.row_shape, TORCH_DTYPES[self._action_layout.dtype_name]
+        self._action = torch.zeros((num_envs * self._agents, *shape), dtype=dtype, device=device) if compile else None
 
     @torch.no_grad()
     def reset(self, seeds: Tensor, rows: Any) -> None:
@@ -100,14 +125,52 @@ class TensorWorlds:
             tensor.zero_()
         rows.first.fill_(True)
         rows.mask.fill_(True)
-        self._observe(rows)
+        for name, column in self._seen(self._state, rows.mask).items():
+            if getattr(rows, name) is not None:
+                getattr(rows, name).copy_(column)
 
     @torch.no_grad()
     def step(self, action: Tensor, rows: Any) -> None:
-        begins, on, again = self._ended, Uniform(self._key, self._draws), Uniform(self._key, self._draws)
+        if self._action is not None:  # the compiler tells tensors of inference mode from others, and would start over
+            action = self._action.copy_(action)
+        own = (self._key, self._draws, self._length, self._ended, self._returns, self._state)
+        if self._compile and not _recording(self._key):
+            self._compile = False
+            half = torch.arange(self._num_envs, device=self._key.device) % 2 == 0  # where an episode begins
+            with torch.autocast(action.device.type, enabled=False):
+                self._next = compiled(self._outcome, self.spec.name, *own[:3], half, *own[4:], action)
+        with torch.autocast(action.device.type, enabled=False):  # the policy may be in bfloat16, the environment is not
+            after = self._next(*own, action)
+        self._sums.add_(after.sums)
+        _copy(
+            [
+                (self._draws, after.draws),
+                (self._length, after.length),
+                (self._ended, after.ended),
+                (self._returns, after.returns),
+                *((tensor, after.state[name]) for name, tensor in self._state.items()),
+                *((getattr(rows, name), column) for name, column in after.rows.items() if getattr(rows, name) is not None),
+            ]
+        )
+
+    def _outcome(
+        self,
+        key: Tensor,
+        draws: Tensor,
+        length: Tensor,
+        ended: Tensor,
+        returns: Tensor,
+        before: dict[str, Tensor],
+        action: Tensor,
+    ) -> After:
+        """What a step makes of all worlds; none of it is memory of what was given."""
+        begins, on, again = ended, Uniform(key, draws), Uniform(key, draws)
         given = tensors(self._action_layout, action.view(*self._batch, *self._action_layout.row_shape))
         extra = (on,) if self._step_draws else ()
-        state, reward, terminated = self._env.step(dict(self._state), given, *extra)
+        state = dict(before)
+        if torch.compiler.is_compiling():  # an environment that writes into its state must not write into what was given
+            state = {name: tensor.clone() for name, tensor in before.items()}
+        state, reward, terminated = self._env.step(state, given, *extra)
         if reward.shape != self._batch or terminated.shape != (self._num_envs,) or terminated.dtype != torch.bool:
             raise SpaceError(
                 f"{self.spec.name}.step: expected reward {list(self._batch)} and terminated bool[{self._num_envs}], got "
@@ -116,25 +179,21 @@ class TensorWorlds:
         state, fresh = self._checked(state), self._checked(self._env.reset(self._num_envs, again))
         reward = torch.where(self._per_agent(begins), 0.0, reward.to(torch.float32))
         terminated = terminated & ~begins
-        self._length.add_(1).mul_(~begins)
-        late = self._length >= self._time_limit if self._time_limit else torch.zeros_like(terminated)
+        length = (length + 1) * ~begins
+        late = length >= self._time_limit if self._time_limit else torch.zeros_like(terminated)
         truncated = late & ~terminated & ~begins
         ended = terminated | truncated
-        self._returns.copy_(torch.where(self._per_agent(begins), 0.0, self._returns + reward))
-        self._log(state, ended)
-        for name, tensor in self._state.items():
-            tensor.copy_(torch.where(begins.view(-1, *[1] * (tensor.dim() - 1)), fresh[name], state[name]))
-        self._draws.add_(begins * (again.used - on.used) + on.used)
-        rows.reward.copy_(reward.reshape(-1))
-        for column, flag in (
-            (rows.terminated, terminated),
-            (rows.truncated, truncated),
-            (rows.first, begins),
-            (rows.mask, ~ended),
-        ):
-            column.view(self._batch).copy_(self._per_agent(flag).expand(self._batch))
-        self._ended.copy_(ended)
-        self._observe(rows)
+        returns = torch.where(self._per_agent(begins), 0.0, returns + reward)
+        sums = self._episodes(state, ended, returns, length)
+        state = {
+            name: torch.where(begins.view(-1, *[1] * (tensor.dim() - 1)), fresh[name], state[name]).to(tensor.dtype)
+            for name, tensor in before.items()
+        }
+        flags = {"terminated": terminated, "truncated": truncated, "first": begins, "mask": ~ended}
+        rows = {name: self._per_agent(flag).expand(self._batch).reshape(-1).clone() for name, flag in flags.items()}
+        rows |= {"reward": reward.reshape(-1), **self._seen(state, rows["mask"])}
+        draws = draws + begins * (again.used - on.used) + on.used
+        return After(state, draws, length, ended, returns, sums, rows)
 
     def drain(self) -> tuple[int, float, float, dict[str, float]]:
         episodes, returns, lengths, *values = self._sums.cpu().tolist()
@@ -145,23 +204,29 @@ class TensorWorlds:
         own = {"key": self._key, "draws": self._draws, "length": self._length, "ended": self._ended, "returns": self._returns}
         return {**own, **{f"state.{name}": tensor for name, tensor in self._state.items()}}
 
-    def _log(self, state: dict[str, Tensor], ended: Tensor) -> None:
+    def _episodes(self, state: dict[str, Tensor], ended: Tensor, returns: Tensor, length: Tensor) -> Tensor:
+        """What the episodes that end come to: their number, summed returns and lengths, and what the environment names."""
         values = self._env.log(state) if self._log_names else {}
         columns = [
             ended * float(self._agents),
-            torch.where(self._per_agent(ended), self._returns, 0.0).reshape(self._num_envs, -1).sum(1),
-            self._length * ended * float(self._agents),
+            torch.where(self._per_agent(ended), returns, 0.0).reshape(self._num_envs, -1).sum(1),
+            length * ended * float(self._agents),
             *(torch.where(ended, values[name].double(), 0.0) * self._agents for name in self._log_names),
         ]
-        self._sums.add_(torch.stack([column.double() for column in columns]).sum(1))
+        return torch.stack([column.double() for column in columns]).sum(1)
 
-    def _observe(self, rows: Any) -> None:
-        leaves = _leaves(self._obs_layout.root, self._env.observe(self._state))
-        write_leaves(self._obs_layout, rows.obs.view(*self._batch, *self._obs_layout.row_shape), leaves)
-        if self.num_choices and rows.action_mask is not None:
-            offered = self._env.action_mask(self._state)
-            open_ones = offered.view(*self._batch, -1) | ~rows.mask.view(*self._batch, 1)  # a row that does not act: all open
-            rows.action_mask.copy_(open_ones.reshape(rows.action_mask.shape))
+    def _seen(self, state: dict[str, Tensor], mask: Tensor) -> dict[str, Tensor]:
+        """The columns in which the next action is chosen: ``obs`` and, if there is one, ``action_mask``."""
+        layout, agents = self._obs_layout, self._num_envs * self._agents
+        dtype = TORCH_DTYPES[layout.dtype_name]
+        obs = torch.empty((*self._batch, *layout.row_shape), dtype=dtype, device=mask.device)
+        write_leaves(layout, obs, _leaves(layout.root, self._env.observe(state)))
+        seen = {"obs": obs.view(agents, *layout.row_shape)}
+        if self.num_choices:
+            offered = self._env.action_mask(state)
+            open_ones = offered.view(*self._batch, -1) | ~mask.view(*self._batch, 1)  # a row that does not act: all open
+            seen["action_mask"] = open_ones.reshape(agents, self.num_choices)
+        return seen
 
     def _per_agent(self, flag: Tensor) -> Tensor:
         return flag if self._agents == 1 else flag[:, None]
@@ -206,6 +271,22 @@ class RowTensors:
         for name in ("obs", "first", "mask", "reward", "terminated", "truncated"):
             setattr(self, name, torch.from_numpy(getattr(rows, name)))
         self.action_mask = None if rows.action_mask is None else torch.from_numpy(rows.action_mask)
+
+
+def _recording(tensor: Tensor) -> bool:
+    """Whether what is done to it now goes into a CUDA graph: nothing can be compiled meanwhile."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Each second to the first; on a GPU in one launch for all of a dtype."""
+    kinds: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for to, source in pairs:
+        targets, sources = kinds.setdefault(to.dtype, ([], []))
+        targets.append(to)
+        sources.append(source)
+    for targets, sources in kinds.values():
+        torch._foreach_copy_(targets, sources)
 
 
 def _leaves(node: Node, value: Any) -> list[Tensor]:

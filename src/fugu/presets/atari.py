@@ -20,12 +20,12 @@ def _atari(game: str) -> TrainConfig:
         env_kwargs={"game": game},
         steps=10_000_000,
         horizon=128,
-        minibatch=256,
+        minibatch=2048,
         epochs=4,
-        vector=VectorConfig(num_envs=8),
+        vector=VectorConfig(num_envs=64),
         policy=PolicyConfig(hidden=(512,), activation="relu"),
         ppo=PPOConfig(clip=0.1, entropy_coef=0.01, reward_clip=1.0),
-        optimizer=OptimizerConfig(learning_rate=2.5e-4),
+        optimizer=OptimizerConfig(learning_rate=5e-4),
     )
 
 

@@ -45,8 +45,10 @@ class Actor(Protocol):
         *,
         greedy: bool = False,
         into: Mapping[str, Tensor] | None = None,
+        generator: torch.Generator | None = None,
     ) -> Act:
-        """With ``into``, where columns are to be kept, it may write them there itself and leave them out of what it returns."""
+        """With ``into``, where columns are to be kept, it may write them there itself and leave them out of what it returns. With
+        ``generator`` all that is random comes from there, and not from a generator of its own."""
         ...
 
 
@@ -81,7 +83,7 @@ class Saved:
         return "obs" in saved
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
-        self.vec.restore({name: tensor.numpy() for name, tensor in saved.items() if name != "recurrent"})
+        self.vec.restore({name: tensor.numpy() for name, tensor in saved.items() if name not in ("recurrent", "generators")})
         if self._state is not None:
             self._state.copy_(saved["recurrent"])
 

@@ -47,6 +47,12 @@ METRICS: dict[str, Metric] = {
     ),
     "loss/grad_norm": Metric("", "mean norm of the gradient before clipping"),
     "loss/total": Metric("", "mean of what is minimised"),
+    "self_play/rating": Metric("", "of the learner, in the table of all versions (a newcomer has 25)"),
+    "self_play/score": Metric(
+        "share", "of the points won in games against earlier versions that ended in the last batch with any"
+    ),
+    "self_play/games": Metric("games", "against earlier versions that ended in the last batch"),
+    "self_play/opponents": Metric("", "earlier versions in the pool"),
     "learning_rate": Metric("", "of the last optimizer step"),
     "time/wall": Metric("seconds", "since the run started, without the time between a stop and a resume", False),
     "time/steps_per_second": Metric("steps/s", "steps since the last line over the wall time since then", False),

@@ -35,7 +35,7 @@ class Player:
         render: bool = False,
         env_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        vector = dataclasses.replace(run.config.vector, num_envs=num_envs, batch_size=None, num_workers=None)
+        vector = dataclasses.replace(run.config.vector, num_envs=num_envs, batch_size=None, num_workers=None, compile=None)
         settings = {**run.config.env_kwargs, **(env_kwargs or {})}
         # the seed of this config is that of the actions drawn; the weights come from the checkpoint
         config = dataclasses.replace(run.config, vector=vector, minibatch=None, env_kwargs=settings, seed=seed)

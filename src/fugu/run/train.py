@@ -92,7 +92,7 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
 
 FIXED = (
     *("env", "env_kwargs", "algorithm", "seed", "device", "policy", "ppo.normalize_reward", "ppo.normalize_value"),
-    *("mappo", "optimizer.name", "vector.num_envs"),
+    *("mappo", "optimizer.name", "vector.num_envs", "self_play.pool", "self_play.opponents"),
 )
 """what a run cannot change: its weights, statistics and environments would not fit"""
 

@@ -93,7 +93,9 @@ def make_device_vec(config: TrainConfig, device: torch.device) -> DeviceVec:
     if config.vector.backend == "device":
         settings = dataclasses.replace(config.vector, device=str(device), infos=None)
     else:  # chosen here: what was said of threads and batches was meant for a CPU
-        settings = VectorConfig(num_envs=config.vector.num_envs, backend="device", device=str(device))
+        settings = VectorConfig(
+            num_envs=config.vector.num_envs, backend="device", device=str(device), compile=config.vector.compile
+        )
     vec = vector.make(config.env, env_kwargs=config.env_kwargs, config=settings)
     assert isinstance(vec, DeviceVec)
     return vec
@@ -103,14 +105,11 @@ def make_source(
     config: TrainConfig, vec: VecEnv | DeviceVec, algorithm: Algorithm, device: torch.device, clock: Clock | None
 ) -> Source:
     """Where batches come from: environments on the device, on the CPU for a policy on a GPU, or both on the CPU."""
-    size = algorithm.modules["policy"].state_size
-    assert isinstance(size, int)
+    size = algorithm.state_size
     if isinstance(vec, DeviceVec):
         return DeviceRollout(vec, config.horizon, algorithm.columns, state_size=size, whole=algorithm.whole(vec))
     if device.type == "cuda" and config.passes == 1:
-        return Feed(
-            vec, config.horizon, algorithm.columns, state_size=size, device=device, generators=algorithm.generators, clock=clock
-        )
+        return Feed(vec, config.horizon, algorithm.columns, state_size=size, device=device, clock=clock)
     return OnPolicy(vec, config.horizon, passes=config.passes, state_size=size, device=device, clock=clock)
 
 

@@ -81,8 +81,10 @@ class Unattended:
         progress = (self.steps.double() / trainer.config.steps).clamp(max=1.0).float()
         rate = trainer.optimizer.set_progress(progress)
         self._rate.copy_(torch.as_tensor(rate, device=self.device))
-        # weights are rounded once for all steps, not again at each of them; a source with graphs of its own does that in each
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._half and self._alone), weights_stay():
+        if self._alone:  # weights are rounded once for all steps, not again at each of them
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self._half), weights_stay():
+                self._batch = trainer.collect(progress, self._stop)
+        else:  # a source with graphs of its own rounds in each; even a disabled autocast here would let them share what it keeps
             self._batch = trainer.collect(progress, self._stop)
         self.steps += self._batch["mask"].sum()
 

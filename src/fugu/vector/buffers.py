@@ -1,18 +1,21 @@
-"""The memory of a vector env: one mapping with a column per field, for all agents, twice.
+"""The memory of a vector env: one mapping with a block for each group of agents, twice; in it lies a column per field.
 
 There are two slots: while an env writes slot 1, the rows of slot 0 stay as they were, so what ``recv`` returned is valid until the
-second ``recv`` after it, and a crashed worker cannot leave a half-written row behind. A batch is a slice of agents: never a copy.
+second ``recv`` after it, and a crashed worker cannot leave a half-written row behind. A batch is one block: never a copy, and, where
+it must go elsewhere (a GPU), one copy of bytes.
 
 Every column starts on its own 128-byte line; those of a page or more start on a page, with an unused one before it. A core that
-comes to the end of its share of a column fetches ahead what comes next, and would take it from the core that writes there.
+comes to the end of its share of a column fetches ahead what comes next, and would take it from the core that writes there. A block
+starts on a page, so that those of groups of one size all lie alike.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,8 @@ from fugu.spaces.layout import Node
 
 LINE, PAGE = 128, 4096
 SLOTS = 2
+ROW_COLUMNS = ("obs", "reward", "terminated", "truncated", "first", "mask", "action_mask")
+"""of a row"""
 
 
 class OutOfSharedMemory(FuguError, MemoryError):
@@ -33,7 +38,8 @@ class OutOfSharedMemory(FuguError, MemoryError):
 
 
 class Buffers:
-    """Columns over ``memory(nbytes)``, a writable buffer (default: private). Both sides of a process boundary build the same."""
+    """Columns over ``memory(nbytes)``, a writable buffer (default: private), for agents in ``groups`` (default: all in one). Both
+    sides of a process boundary build the same."""
 
     def __init__(
         self,
@@ -41,6 +47,7 @@ class Buffers:
         num_envs: int,
         num_agents: int,
         *,
+        groups: Sequence[slice] | None = None,
         head: int = 0,
         memory: Callable[[int], Any] | None = None,
     ) -> None:
@@ -52,20 +59,23 @@ class Buffers:
             "seeds": ((num_envs,), np.int64),
             "action": ((num_agents, *self.action_layout.row_shape), self.action_layout.dtype),
         }
-        for slot in range(SLOTS):
+        self.groups = tuple(groups or [slice(0, num_agents)])
+        for slot, group in itertools.product(range(SLOTS), range(len(self.groups))):
+            count = self.groups[group].stop - self.groups[group].start
             columns |= {
-                f"obs {slot}": ((num_agents, *self.obs_layout.row_shape), self.obs_layout.dtype),
-                f"reward {slot}": ((num_agents,), np.float32),
-                f"terminated {slot}": ((num_agents,), np.bool_),
-                f"truncated {slot}": ((num_agents,), np.bool_),
-                f"first {slot}": ((num_agents,), np.bool_),
-                f"mask {slot}": ((num_agents,), np.bool_),
-                f"action_mask {slot}": ((num_agents, choices), np.bool_),
+                f"obs {slot} {group}": ((count, *self.obs_layout.row_shape), self.obs_layout.dtype),
+                f"reward {slot} {group}": ((count,), np.float32),
+                f"terminated {slot} {group}": ((count,), np.bool_),
+                f"truncated {slot} {group}": ((count,), np.bool_),
+                f"first {slot} {group}": ((count,), np.bool_),
+                f"mask {slot} {group}": ((count,), np.bool_),
+                f"action_mask {slot} {group}": ((count, choices), np.bool_),
             }
         offsets, self.nbytes = {}, 0
         for name, (shape, dtype) in columns.items():
             size = math.prod(shape) * np.dtype(dtype).itemsize
-            offsets[name] = _next(self.nbytes, LINE) if size < PAGE else _next(self.nbytes, PAGE) + PAGE
+            small = LINE if not name.startswith("obs") else PAGE
+            offsets[name] = _next(self.nbytes, small) if size < PAGE else _next(self.nbytes, PAGE) + PAGE
             self.nbytes = offsets[name] + size
         block = (memory or _aligned)(self.nbytes)
         self.block: np.ndarray = np.frombuffer(block, np.uint8, self.nbytes)
@@ -79,23 +89,34 @@ class Buffers:
         self.seeds: np.ndarray = column["seeds"]
         """[num_envs] what each env is to be seeded with at the next reset; negative: not"""
         self.action: np.ndarray = column["action"]
-        self.rows: tuple[Rows, Rows] = tuple(  # type: ignore[assignment]
-            Rows(
-                obs=column[f"obs {slot}"],
-                reward=column[f"reward {slot}"],
-                terminated=column[f"terminated {slot}"],
-                truncated=column[f"truncated {slot}"],
-                first=column[f"first {slot}"],
-                mask=column[f"mask {slot}"],
-                action_mask=column[f"action_mask {slot}"] if choices else None,
-                agents=slice(0, num_agents),
-            )
-            for slot in range(SLOTS)
-        )
-        for rows in self.rows:
+        self.rows: list[list[Rows]] = [
+            [
+                Rows(
+                    obs=column[f"obs {slot} {group}"],
+                    reward=column[f"reward {slot} {group}"],
+                    terminated=column[f"terminated {slot} {group}"],
+                    truncated=column[f"truncated {slot} {group}"],
+                    first=column[f"first {slot} {group}"],
+                    mask=column[f"mask {slot} {group}"],
+                    action_mask=column[f"action_mask {slot} {group}"] if choices else None,
+                    agents=agents,
+                )
+                for slot in range(SLOTS)
+            ]
+            for group, agents in enumerate(self.groups)
+        ]
+        """by group and slot"""
+        for rows in itertools.chain(*self.rows):
             if rows.action_mask is not None:
                 rows.action_mask[...] = True  # whoever restricts nothing need not write it
         self._ranges = [leaf.choice_range() for leaf in self.action_layout.leaves]
+
+    def part(self, slot: int, agents: slice) -> Rows:
+        """The rows of some agents of one group."""
+        group = next(i for i, group in enumerate(self.groups) if group.start <= agents.start < group.stop)
+        start = self.groups[group].start
+        assert agents.stop <= self.groups[group].stop, "agents of two groups do not lie together"
+        return self.rows[group][slot][agents.start - start : agents.stop - start]
 
     def write_action(self, agents: slice, action: Any) -> None:
         """Copy a batch of actions in: rows, the natural shape of the space, or the space's own structure of batched arrays."""

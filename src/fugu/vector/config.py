@@ -38,6 +38,8 @@ class VectorConfig:
     and TensorEnvs) or auto, which chooses"""
     device: str | None = None
     """where backend=device keeps the environments: cuda, cuda:1, or cpu (C++ environments are emulated there, for tests)"""
+    compile: bool | None = None
+    """of environments in torch: whether torch.compile makes a few kernels of a step, which takes some seconds; default: on a GPU"""
     order: Order = "pipelined"
     """which batch comes next: the one whose turn it is (deterministic) or the first that is finished"""
     max_lag: int = 64
@@ -79,6 +81,8 @@ class VectorConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise ConfigError(f"{name}={value!r} must be a positive number of seconds")
+        if self.compile not in (None, True, False):
+            raise ConfigError(f"compile={self.compile!r} must be true, false or left out")
         if self.max_restarts < 0:
             raise ConfigError(f"max_restarts={self.max_restarts} must not be negative")
         if self.batch_size is not None and self.num_envs % self.batch_size:

@@ -27,6 +27,7 @@ def make(
     backend: Literal["device"],
     device: str,
     env_kwargs: Mapping[str, Any] | None = None,
+    compile: bool | None = None,
     seed: int = 0,
 ) -> DeviceVec: ...
 
@@ -75,6 +76,8 @@ def make(
         config = VectorConfig(num_envs=num_envs, **settings)
     elif settings or num_envs is not None:
         raise ConfigError("give either a config or single settings, not both")
+    if config.compile:
+        _check_compile(env, config)
     if config.resolved_backend == "device":
         return make_device(env, config, env_kwargs or {})
     if is_built(env) and config.backend in ("auto", "native"):
@@ -100,6 +103,17 @@ def make(
     return VecEnv(Process(made, config), config)
 
 
+def _check_compile(env: Any, config: VectorConfig) -> None:
+    if tensor_env_class(env) is None:
+        raise ConfigError(
+            f"compile=True is for environments in torch (fugu.emulation.tensor says what that is); got {env!r:.60}"
+        )
+    if config.resolved_backend != "device" and not _steps_here(config):
+        raise ConfigError(
+            "compile=True steps all worlds at once in this process; leave out backend, num_workers, isolate and on_error"
+        )
+
+
 def _steps_here(config: VectorConfig) -> bool:
     """Whether nothing asks for other processes, or for environments that are restarted one by one."""
     alone = config.num_workers in (None, 1) and not config.isolate and config.on_error == "raise"
@@ -121,7 +135,8 @@ def make_device(env: Any, config: VectorConfig, env_kwargs: Mapping[str, Any]) -
     if tensor_env is not None:
         from fugu.emulation.tensor import TensorWorlds
 
-        return DeviceVec(TensorWorlds(tensor_env(**env_kwargs), config.num_envs, device), config, device)
+        compile = device.type == "cuda" if config.compile is None else config.compile
+        return DeviceVec(TensorWorlds(tensor_env(**env_kwargs), config.num_envs, device, compile=compile), config, device)
     from fugu.vector.device_native import NativeDevice
 
     return DeviceVec(NativeDevice(env, config.num_envs, env_kwargs, device), config, device)

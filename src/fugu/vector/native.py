@@ -35,13 +35,14 @@ class Native:
             slice(envs.start * agents, envs.stop * agents)
             for envs in split(config.num_envs, config.num_batches, config.num_batches).envs
         ]
-        self.buffers = Buffers(self.spec, config.num_envs, config.num_envs * agents)
+        self.buffers = Buffers(self.spec, config.num_envs, config.num_envs * agents, groups=self.group_agents)
         threads = config.num_workers or min(usable_cores(), max(1, config.num_envs // 64))
         self._bounds = [0, *(part.stop // agents for part in self.group_agents)]
         self._fresh = set(range(len(self.group_agents)))
         """groups that were never reset"""
         self._worlds = native.Worlds(name, config.num_envs, dict(settings), self._bounds, threads)
-        self._worlds.bind(self.buffers.seeds, self.buffers.action, [columns(rows) for rows in self.buffers.rows])
+        parts = [[columns(rows) for rows in slots] for slots in self.buffers.rows]
+        self._worlds.bind(self.buffers.seeds, self.buffers.action, parts)
 
     @property
     def state_bytes(self) -> int:

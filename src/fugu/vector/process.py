@@ -90,6 +90,7 @@ class Process:
             self.spec,
             config.num_envs,
             self.env_agents[-1].stop,
+            groups=self.group_agents,
             head=head,
             memory=lambda nbytes: shared_memory(self._memory, nbytes),
         )
@@ -132,6 +133,7 @@ class Process:
             self.spec,
             self._config.num_envs,
             self.env_agents[-1].stop,
+            self.group_agents,
             self.env_agents[worker.envs.start].start,
             len(self._workers),
             index,
@@ -290,7 +292,7 @@ class Process:
         self._reborn.add(index)
         slot = self._orders[group][1]
         agents = self._agents_of(worker.envs)
-        truncate(self.buffers.rows[slot][agents], self.buffers.rows[1 - slot].obs[agents])
+        truncate(self.buffers.part(slot, agents), self.buffers.part(1 - slot, agents).obs)
         for env in worker.envs:
             infos[self.env_agents[env].start] = {"restarted": "worker", "error": str(error)}
 

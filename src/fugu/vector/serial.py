@@ -38,11 +38,12 @@ class Serial:
             raise
         self.spec = specs[0]
         self.env_agents = agent_slices([spec.num_agents for spec in specs])
-        self.buffers = Buffers(self.spec, config.num_envs, self.env_agents[-1].stop)
-        self.group_agents = []
-        for shard in self._shards:
-            shard.bind(self.buffers, self.env_agents[shard.first_env].start)
-            self.group_agents.append(shard.agents)
+        self.group_agents = [
+            slice(self.env_agents[envs.start].start, self.env_agents[envs.stop - 1].stop) for envs in self._split.envs
+        ]
+        self.buffers = Buffers(self.spec, config.num_envs, self.env_agents[-1].stop, groups=self.group_agents)
+        for shard, agents in zip(self._shards, self.group_agents, strict=True):
+            shard.bind(self.buffers, agents.start)
         self._orders: dict[int, tuple[int, int, Options]] = {}
 
     @property

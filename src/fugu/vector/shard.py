@@ -70,7 +70,7 @@ class Shard:
         self.num_agents = starts[-1]
         self.agents = slice(first_agent, first_agent + self.num_agents)
         self._buffers = buffers
-        self._shared = [buffers.rows[slot][self.agents] for slot in range(SLOTS)]
+        self._shared = [buffers.part(slot, self.agents) for slot in range(SLOTS)]
         self._mine = [_staged(rows) if stage else rows for rows in self._shared]
         self._stage = stage
         local = [slice(a, a + n) for a, n in zip(starts, counts, strict=False)]

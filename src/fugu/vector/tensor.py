@@ -23,13 +23,15 @@ class Tensors:
 
     def __init__(self, make: Callable[[], Any], config: VectorConfig) -> None:
         self._envs = split(config.num_envs, config.num_batches, config.num_batches).envs
-        self._worlds = [TensorWorlds(make(), len(envs), torch.device("cpu")) for envs in self._envs]
+        self._worlds = [
+            TensorWorlds(make(), len(envs), torch.device("cpu"), compile=bool(config.compile)) for envs in self._envs
+        ]
         self.spec = self._worlds[0].spec
         agents = self.spec.num_agents
         self.env_agents = agent_slices([agents] * config.num_envs)
         self.group_agents = [slice(envs.start * agents, envs.stop * agents) for envs in self._envs]
-        self.buffers = Buffers(self.spec, config.num_envs, config.num_envs * agents)
-        self._rows = [[RowTensors(rows[part]) for rows in self.buffers.rows] for part in self.group_agents]
+        self.buffers = Buffers(self.spec, config.num_envs, config.num_envs * agents, groups=self.group_agents)
+        self._rows = [[RowTensors(rows) for rows in slots] for slots in self.buffers.rows]
         self._actions = [torch.from_numpy(self.buffers.action[part]) for part in self.group_agents]
         self._fresh = set(range(len(self._envs)))
         """groups that were never reset"""

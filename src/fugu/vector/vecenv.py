@@ -17,12 +17,11 @@ from gymnasium import spaces as gs
 from fugu.emulation.env import Infos, Rows
 from fugu.emulation.stats import EpisodeStats
 from fugu.errors import CallOrderError, ConfigError, EnvTimeout, WorkerDied
+from fugu.vector.buffers import ROW_COLUMNS
 from fugu.vector.config import VectorConfig
 from fugu.vector.runner import RESET, STEP, Drained, Options, Runner
 
 CLOSED = "this vector env is closed"
-
-ROW_COLUMNS = ("obs", "reward", "terminated", "truncated", "first", "mask", "action_mask")
 
 
 class EpisodeLog(NamedTuple):
@@ -61,10 +60,10 @@ class VecEnv:
         self._groups = runner.group_agents
         self.groups: tuple[slice, ...] = tuple(self._groups)
         """the agents of each batch that ``recv`` returns"""
-        mask = runner.buffers.rows[0].action_mask
+        self._rows = runner.buffers.rows
+        mask = self._rows[0][0].action_mask
         self.num_choices: int = 0 if mask is None else mask.shape[1]
         """columns of the action mask"""
-        self._rows = [[rows[agents] for rows in runner.buffers.rows] for agents in self._groups]
         self.episode_stats = runner.drain() is None or config.infos in ("all", "episode")
         """whether the infos of a step that ends an episode get ``episode``"""
         self._stats = EpisodeStats(self.num_agents)
@@ -199,14 +198,14 @@ class VecEnv:
         self._check_open()
         if not self.can_snapshot:
             raise ConfigError(f"{self.spec.name} with backend={self.config.backend!r} cannot be put into a saved state")
-        if len(saved["obs"]) != self._buffers.rows[0].obs.nbytes:
+        if len(saved["obs"]) != sum(slots[0].obs.nbytes for slots in self._rows):
             raise ConfigError(f"the saved state is not of {self.num_envs} environments of {self.spec.name}")
         self._drain()
         self._runner.state = saved["state"].tobytes()  # type: ignore[attr-defined]
         for name in ROW_COLUMNS:
             if name in saved:
-                whole = getattr(self._buffers.rows[0], name)
-                column = saved[name].view(whole.dtype).reshape(whole.shape)
+                like = getattr(self._rows[0][0], name)
+                column = saved[name].view(like.dtype).reshape(self.num_agents, *like.shape[1:])
                 for group, agents in enumerate(self._groups):
                     getattr(self._rows[group][self._slot[group]], name)[...] = column[agents]
         self._received = None
@@ -278,9 +277,9 @@ class VecEnv:
         return self._rows[self._received][self._slot[self._received]].action_mask
 
     @property
-    def memory(self) -> tuple[int, int]:
-        """Where the rows of all agents lie: address and bytes."""
-        return self._buffers.block.ctypes.data, self._buffers.nbytes
+    def memory(self) -> np.ndarray:
+        """All bytes of it: in both slots, the columns of a batch lie in one piece."""
+        return self._buffers.block
 
     @property
     def masks_actions(self) -> bool:

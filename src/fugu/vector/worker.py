@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -73,6 +74,7 @@ class Bind:
     spec: EnvSpec
     num_envs: int
     num_agents: int
+    groups: list[slice]
     first_agent: int
     num_workers: int
     index: int
@@ -115,6 +117,8 @@ def _build(mailbox: Mailbox) -> Shard:
     try:
         for spec in pickle.loads(start.registry):
             gymnasium.registry.setdefault(spec.id, spec)
+        # a package that is imported here after that registers its ids once more, and Gymnasium would say so of each
+        warnings.filterwarnings("ignore", r".*Overriding environment .* already in registry")
         factories = pickle.loads(start.factories)
     except BaseException as error:
         raise EnvError(
@@ -132,7 +136,14 @@ def _build(mailbox: Mailbox) -> Shard:
 
 def _bind(shard: Shard, bind: Bind, memory: int) -> Any:
     head = Control.bytes(bind.num_workers)
-    buffers = Buffers(bind.spec, bind.num_envs, bind.num_agents, head=head, memory=lambda nbytes: mmap.mmap(memory, nbytes))
+    buffers = Buffers(
+        bind.spec,
+        bind.num_envs,
+        bind.num_agents,
+        groups=bind.groups,
+        head=head,
+        memory=lambda nbytes: mmap.mmap(memory, nbytes),
+    )
     os.close(memory)
     at = progress_word(buffers.head, bind.num_workers, bind.index)
     shard.bind(buffers, bind.first_agent, stage=True, at=at)

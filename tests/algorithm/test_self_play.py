@@ -1,0 +1,174 @@
+"""Self-play: who sits where, who learns, what the table says, and that a run goes on from a checkpoint as if nothing had happened."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from fugu.algorithm.config import SelfPlayConfig
+from fugu.algorithm.ratings import Ratings, players
+from fugu.errors import ConfigError
+from fugu.policy.config import PolicyConfig
+from fugu.trainer import checkpoint
+from fugu.trainer.build import make_trainer
+from fugu.trainer.config import CheckpointConfig, TrainConfig
+from fugu.trainer.interrupt import Interrupt
+from fugu.vector.config import VectorConfig
+from tests.trainer.test_loop import train
+
+BASE = TrainConfig(
+    env="connect4",
+    algorithm="self_play",
+    steps=20 * 400,
+    horizon=16,
+    minibatch=128,
+    threads=1,
+    vector=VectorConfig(num_envs=16, num_workers=1),
+    policy=PolicyConfig(hidden=(16,)),
+    self_play=SelfPlayConfig(pool=3, every=2),
+    checkpoint=CheckpointConfig(every=5),
+)
+
+
+@pytest.fixture
+def trainer():
+    made = make_trainer(BASE)
+    made.start()
+    yield made
+    made.source.vec.close()
+
+
+def test_half_of_the_games_have_an_earlier_version_in_one_seat(trainer):
+    algorithm = trainer.algorithm
+    first = torch.ones(4000, dtype=torch.bool)
+    seats = algorithm._seated(torch.zeros(4000, dtype=torch.int64), first).view(-1, 2)
+    past = (seats > 0).sum(1)
+    assert past.max() == 1 and past.float().mean() == pytest.approx(0.5, abs=0.05)
+    assert (seats[past == 1, 0] > 0).float().mean() == pytest.approx(0.5, abs=0.05)
+    assert set(seats.unique().tolist()) == {0, *algorithm.who}
+    going_on = torch.zeros(4000, dtype=torch.bool)
+    assert torch.equal(algorithm._seated(seats.flatten(), going_on), seats.flatten())
+
+
+def test_an_earlier_version_plays_its_own_moves_and_nobody_learns_from_them(trainer):
+    algorithm = trainer.algorithm
+    with torch.no_grad():
+        for member in algorithm.pool:  # always the third column
+            for name, weight in member.named_parameters():
+                weight.zero_()
+                if name.endswith("heads.0.bias"):
+                    weight[2] = 100.0
+    batch = trainer.source.next(algorithm.act)
+    player, action = batch["player"], batch["action"].squeeze(-1)
+    prepared = algorithm.prepare(batch, 0.0)
+    assert not prepared["mask"][player > 0].any() and prepared["mask"][player == 0].any()
+    assert "player" not in prepared and "state" not in prepared
+    begins = torch.ones(64, dtype=torch.bool)
+    obs = torch.from_numpy(trainer.source.vec.obs_layout.zeros(64))
+    done = algorithm.act(obs, torch.zeros(64, 1), begins, None)
+    seated = done.columns["player"] > 0
+    assert (done.env_action[seated] == 2).all() and not (done.env_action[~seated] == 2).all()
+    assert not (action[player > 0] == 2).all()  # what is stored there is the learner's, masked
+    assert torch.equal(done.state[:, -1].long(), done.columns["player"])
+
+
+def test_games_are_scored_by_who_has_more_at_their_end(trainer):
+    """Two worlds over three steps: the learner wins as second player against 1, loses as first against 2."""
+    algorithm = trainer.algorithm
+    algorithm.who, algorithm._returns = [1, 2], np.zeros(4)
+    algorithm.ratings.enter(0)
+    algorithm.ratings.enter(0)
+    seen = {}
+    algorithm.ratings.record = lambda opponent, scores: seen.update({opponent: scores})
+    from fugu.rollout.batch import Batch
+
+    reward, ends = torch.zeros(4, 3), torch.zeros(4, 3, dtype=torch.bool)
+    ends[:, 1] = True
+    reward[0, 1], reward[1, 1], reward[2, 0], reward[3, 1] = -1.0, 1.0, -1.0, 0.5
+    player = torch.tensor([1, 0, 0, 2])[:, None].expand(4, 3)
+    algorithm._score(Batch({"reward": reward, "terminated": ends, "truncated": torch.zeros_like(ends)}), player)
+    assert seen == {1: [1.0], 2: [0.0]}
+    assert (algorithm._returns == 0).all() and algorithm._points == {"score": 0.5, "games": 2.0}
+
+
+def test_the_pool_keeps_the_first_and_the_newest(trainer):
+    algorithm = trainer.algorithm
+    for _ in range(5):
+        algorithm._keep()
+    assert algorithm.who == [1, 6, 5]
+    assert len(algorithm.ratings.players) == 7  # the table forgets nobody
+
+
+def test_ratings_follow_the_games_and_survive_being_saved():
+    table = Ratings()
+    weak, strong = table.enter(0), table.enter(100)
+    table.record(weak, [1.0] * 30)
+    table.record(strong, [0.0] * 30)
+    now = table.players
+    assert now[weak].rating < now[0].rating < now[strong].rating and now[0].games == 60
+    from openskill.models import BradleyTerryFull
+
+    model = BradleyTerryFull(mu=25.0, sigma=25 / 3, beta=25 / 6, tau=0.0)
+    one, other = model.rating(), model.rating()
+    [[one], [other]] = model.rate([[one], [other]], ranks=[1, 2])
+    fresh = Ratings()
+    fresh.record(fresh.enter(0), [1.0])
+    assert fresh.players[0].rating == pytest.approx(one.mu, rel=1e-3)
+    assert fresh.players[1].rating == pytest.approx(other.mu, rel=1e-3)
+    assert players(table.state()) == table.players
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"policy": PolicyConfig(hidden=(16,), core="lstm", core_size=8)},
+        {"vector": VectorConfig(num_envs=16, batch_size=4), "self_play": SelfPlayConfig(pool=2, every=3, choose="hard")},
+    ],
+    ids=["feed-forward", "lstm", "pipelined"],
+)
+def test_a_run_that_is_cut_off_and_resumed_equals_one_that_is_not(changes, tmp_path):
+    config = dataclasses.replace(BASE, **changes)
+    whole, weights = train(config, tmp_path / "whole")
+    assert len(whole) >= 18 and any(metrics["self_play/games"] > 0 for metrics in whole)
+    cut, _ = train(config, tmp_path / "cut", updates=13)
+    again, same_weights = train(config, tmp_path / "cut", resume=checkpoint.find(tmp_path / "cut"))
+    assert cut == whole[:13]
+    assert again == whole[10:]
+    assert all(torch.equal(weights[name], same_weights[name]) for name in weights)
+
+
+def test_another_run_can_be_an_opponent_if_its_policy_fits(tmp_path):
+    for name, hidden in (("same", (16,)), ("other", (8,))):
+        train(dataclasses.replace(BASE, steps=400, policy=PolicyConfig(hidden=hidden)), tmp_path / name)
+    guest = SelfPlayConfig(opponents=(str(tmp_path / "same"),))
+    made = make_trainer(dataclasses.replace(BASE, self_play=guest))
+    made.start()
+    made.source.vec.close()
+    saved = checkpoint.load(checkpoint.find(tmp_path / "same")).tensors["policy"]
+    theirs = made.algorithm.pool[0].state_dict()
+    assert all(torch.equal(theirs[name], weight) for name, weight in saved.items())
+    stranger = SelfPlayConfig(opponents=(str(tmp_path / "other"),))
+    with pytest.raises(ConfigError, match="does not fit: its .* is .* must have been trained on the same environment"):
+        make_trainer(dataclasses.replace(BASE, self_play=stranger))
+
+
+def test_an_environment_of_one_player_is_refused():
+    with pytest.raises(ConfigError, match="two players; cartpole has 1"):
+        make_trainer(dataclasses.replace(BASE, env="cartpole"))
+
+
+def test_a_pool_without_room_is_refused():
+    with pytest.raises(ConfigError, match="no room for 2 opponents and the policy itself; try --self-play.pool 6"):
+        SelfPlayConfig(pool=2, opponents=("a", "b"))
+
+
+def test_nobody_sits_in_but_the_policy_when_it_is_evaluated(trainer):
+    trainer.update(Interrupt())
+    act = trainer.algorithm.act
+    obs = torch.from_numpy(trainer.source.vec.obs_layout.zeros(6))
+    done = act(obs, None, torch.ones(6, dtype=torch.bool), None, greedy=True)
+    assert "player" not in done.columns and done.env_action.shape == (6,)
