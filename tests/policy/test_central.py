@@ -174,10 +174,15 @@ def test_rows_of_absent_agents_do_not_enter_the_moments():
             (moments,) = alone.moments.values()
             torch.testing.assert_close(moments.mean, own.mean(0))
     critic = critics("observations", normalize_observation=True)
-    critic.observe(spoiled, mask)
+    critic.observe(spoiled, mask, agent)
     for a in range(AGENTS):
         seen = obs[a::AGENTS][mask[a::AGENTS]][:, :3].double()
         torch.testing.assert_close(critic.nets[0].moments[f"{a} 0"].mean, seen.mean(0))
+    apart = critics("own", groups=(0, 1, 2), normalize_observation=True)
+    apart.observe(spoiled, mask, agent)
+    for a in range(AGENTS):
+        seen = obs[a::AGENTS][mask[a::AGENTS]][:, :3].double()
+        torch.testing.assert_close(apart.nets[a].moments["0 0"].mean, seen.mean(0))
 
 
 def test_an_observation_of_state_alone_is_refused():

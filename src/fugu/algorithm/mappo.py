@@ -123,7 +123,7 @@ class MAPPO(PPO):
     @torch.no_grad()
     def finish(self, batch: Batch) -> Metrics:
         self.actors.observe(batch["obs"], batch["mask"], batch["agent"])
-        self.critics.observe(batch["obs"], batch["mask"])
+        self.critics.observe(batch["obs"], batch["mask"], batch["agent"])
         return {"loss/explained_variance": explained_variance(batch["value"], batch["value_target"], batch["mask"])}
 
     def fuse(self, config: TrainConfig) -> None:

@@ -69,15 +69,9 @@ def together(obs: Tensor, agents: int) -> Tensor:
 
 def segments_together(obs: Tensor, agents: int) -> Tensor:
     """The same for segments, ``[S, T, *row]`` -> ``[S, T, agents, *row]``, in memory as ``obs`` lies."""
-    by_time = time_major(obs)
-    steps = obs.transpose(0, 1) if by_time else obs
-    axis = 1 if by_time else 0
-    worlds = steps.unflatten(axis, (-1, agents))  # [T, W, A, *row] or [W, A, T, *row]
-    if by_time:
-        shape = (*worlds.shape[:2], agents, agents, *worlds.shape[3:])
-        return worlds.unsqueeze(2).expand(shape).flatten(1, 2).transpose(0, 1)
-    rows = worlds.transpose(1, 2).unsqueeze(1)  # [W, 1, T, A, *row]
-    return rows.expand(-1, agents, *rows.shape[2:]).flatten(0, 1)
+    rows = together(obs.transpose(0, 1).flatten(0, 1), agents)  # worlds of one time are neighbours, as when stepping
+    seen = rows.unflatten(0, (obs.shape[1], obs.shape[0])).transpose(0, 1)
+    return seen if time_major(obs) else seen.contiguous()
 
 
 class Actors(nn.Module):
@@ -103,9 +97,12 @@ class Actors(nn.Module):
         self.nets = nn.ModuleList(ActorCritic(space, action_space, config) for _ in range(max(groups) + 1))
         first: ActorCritic = self.nets[0]  # type: ignore[assignment]
         self.distribution, self.state_size = first.distribution, first.state_size
-        self.computed_natively = first.computed_natively
         self.register_buffer("group", torch.tensor(groups), persistent=False)
         self.register_buffer("names", torch.eye(len(groups), dtype=torch.int8), persistent=False)
+
+    @property
+    def computed_natively(self) -> bool:
+        return self.nets[0].computed_natively  # type: ignore[return-value]
 
     def forward(self, obs: Tensor, state: Tensor | None, first: Tensor, agent: Tensor) -> Output:
         rows = self._own(obs, agent)
@@ -121,10 +118,10 @@ class Actors(nn.Module):
 
     @torch.no_grad()
     def observe(self, obs: Tensor, mask: Tensor, agent: Tensor) -> None:
+        """Take the rows ``[S, T, *row]`` where ``mask`` is true into the moments of those who act on them."""
         rows = self._own(obs, agent)
         for i, net in enumerate(self.nets):
-            of_group = (self.group[agent] == i).view(-1, *(1,) * (mask.dim() - 1))
-            net.observe(rows, mask & of_group)  # type: ignore[operator]
+            net.observe(rows, mask & (self.group[agent] == i)[:, None])  # type: ignore[operator]
 
     def _own(self, obs: Tensor, agent: Tensor) -> Tensor:
         """Rows as the networks see them."""
@@ -172,7 +169,7 @@ class Critic(nn.Module):
         """``obs``: rows, or those of ``together``."""
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.in_bf16):
             leaves = leaf_tensors(self.parts.layout, obs)
-            row = len(self.parts.layout.row_shape) + (self.joined)
+            row = len(self.parts.layout.row_shape) + self.joined
             batch = obs.shape[: obs.dim() - row]
             features = self.encoder([self._flat(leaves[index], i, len(batch)) for i, index in enumerate(self.leaves)])
             if self.joined:
@@ -219,9 +216,11 @@ class Critics(nn.Module):
 
         return by_group(self.nets, self.group[agent], of_group)[0]
 
-    def observe(self, obs: Tensor, mask: Tensor) -> None:
-        for net in self.nets:
-            net.observe(obs, mask)  # type: ignore[operator]
+    def observe(self, obs: Tensor, mask: Tensor, agent: Tensor) -> None:
+        """The same for critics: those who see all agents take in the rows of all."""
+        for i, net in enumerate(self.nets):
+            counts = mask if self.sees == "observations" else mask & (self.group[agent] == i)[:, None]
+            net.observe(obs, counts)  # type: ignore[operator]
 
 
 def by_group(
