@@ -282,7 +282,7 @@ def solve(repeats: int) -> dict[str, Any]:
 def feed(repeats: int) -> dict[str, Any]:
     results = {}
     # the second one goes on until it has learned the game
-    for envs, batch, steps in ((8192, 4096, 60_000_000), (16384, 4096, 600_000_000), (32768, 8192, 60_000_000)):
+    for envs, batch, steps in ((8192, 4096, 60_000_000), (16384, 4096, 500_000_000), (32768, 8192, 60_000_000)):
         name = f"{envs} envs in batches of {batch}, tf32"
         changes = {
             "backend": "native",

@@ -28,7 +28,7 @@ BASE = TrainConfig(
     threads=1,
     vector=VectorConfig(num_envs=16, num_workers=1),
     policy=PolicyConfig(hidden=(16,)),
-    self_play=SelfPlayConfig(pool=3, every=2),
+    self_play=SelfPlayConfig(pool=3, interval=2),
     checkpoint=CheckpointConfig(every=5),
 )
 
@@ -126,7 +126,7 @@ def test_ratings_follow_the_games_and_survive_being_saved():
     [
         {},
         {"policy": PolicyConfig(hidden=(16,), core="lstm", core_size=8)},
-        {"vector": VectorConfig(num_envs=16, batch_size=4), "self_play": SelfPlayConfig(pool=2, every=3, choose="hard")},
+        {"vector": VectorConfig(num_envs=16, batch_size=4), "self_play": SelfPlayConfig(pool=2, interval=3, choose="hard")},
     ],
     ids=["feed-forward", "lstm", "pipelined"],
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 
+import gymnasium
 import pytest
 import torch
 
@@ -137,6 +139,25 @@ def test_a_restart_forgets_a_rollout_that_was_given_up(device):
 
     fresh, given_up = after([]), after([False] * 7 + [True])
     assert all(torch.equal(fresh[name], given_up[name]) for name in fresh)
+
+
+def test_a_batch_that_is_late_changes_nothing():
+    """The others are through with their rows, and parked, long before it."""
+
+    class Late(gymnasium.Wrapper):
+        def step(self, action):
+            time.sleep(0.003)
+            return super().step(action)
+
+    def run(order):
+        made = [lambda: Late(gymnasium.make("CartPole-v1"))] * 2 + ["CartPole-v1"] * 6
+        with fugu.vector.make(made, batch_size=2, num_workers=4, infos="none", order=order) as vec:
+            source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device("cpu"))
+            source.restart(seed=3)
+            return [{name: c.clone() for name, c in source.next(Drawing(2)).columns.items()} for _ in range(3)]
+
+    for one, other in zip(run("pipelined"), run("first_finished"), strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_batch_crosses_in_one_copy(monkeypatch):

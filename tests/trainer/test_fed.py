@@ -5,6 +5,7 @@ On a CPU the same source is used, without streams and graphs, with the kernels o
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
 
 import pytest
@@ -50,7 +51,7 @@ def fed(monkeypatch, device: str, env: str = "native", core: str = "none", folde
     if device == "cpu":
 
         def source(config, vec, algorithm, device, clock):
-            size = algorithm.modules["policy"].state_size
+            size = algorithm.state_size
             return Feed(vec, config.horizon, algorithm.columns, state_size=size, device=device, clock=clock)
 
         monkeypatch.setattr(build, "make_source", source)
@@ -104,6 +105,23 @@ def test_overlapping_batches_compute_what_batches_in_turn_do(monkeypatch, core, 
         found.append(go_on(trainer, 12))
         trainer.source.vec.close()
     assert torch.equal(*found)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("core", list(CORES))
+def test_what_is_recorded_learns_what_the_same_code_does_step_by_step(monkeypatch, core):
+    """A recording reads the memory it was made with: what it learns from must lie there every time."""
+    found = []
+    for recorded in (True, False):
+        trainer = fed(monkeypatch, "cuda", core=core, precision="float32")
+        if not recorded:
+            trainer.unattended._learn.failure = "asked not to"
+        trainer.start()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found.append(go_on(trainer, 8))
+        trainer.source.vec.close()
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.gpu

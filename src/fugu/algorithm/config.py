@@ -70,7 +70,7 @@ class SelfPlayConfig:
 
     pool: int = 8
     """how many earlier versions are kept: the first and the newest"""
-    every: int = 20
+    interval: int = 20
     """updates between two of them"""
     past: float = 0.5
     """share of the games that are played against one of them; in the others both players learn"""
@@ -80,7 +80,7 @@ class SelfPlayConfig:
     """runs whose newest policies join the pool at the start"""
 
     def __post_init__(self) -> None:
-        for field in ("pool", "every"):
+        for field in ("pool", "interval"):
             if getattr(self, field) < 1:
                 raise ConfigError(f"self_play.{field}={getattr(self, field)} must be at least 1")
         if not 0 <= self.past <= 1:

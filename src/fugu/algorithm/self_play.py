@@ -180,7 +180,7 @@ class SelfPlay(PPO):
     def finish(self, batch: Batch) -> Metrics:
         metrics = super().finish(batch)
         self.batches += 1
-        if self.batches % self.settings.every == 0:
+        if self.batches % self.settings.interval == 0:
             self._keep()
         found = {"rating": self.ratings.players[0].rating, "opponents": float(len(self.who)), **self._points}
         return {**metrics, **{f"self_play/{name}": torch.tensor(value) for name, value in found.items()}}

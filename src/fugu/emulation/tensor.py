@@ -81,7 +81,10 @@ class After(NamedTuple):
     sums: Tensor
     """of the episodes that ended"""
     rows: dict[str, Tensor]
-    """column by column"""
+    """column by column, but for observations"""
+    seen: list[Tensor]
+    """the leaves of observations. They are put together as bytes outside of what is compiled: inductor lays numbers out as it likes
+    and cannot look at them as bytes then"""
 
 
 class TensorWorlds:
@@ -125,9 +128,9 @@ class TensorWorlds:
             tensor.zero_()
         rows.first.fill_(True)
         rows.mask.fill_(True)
-        for name, column in self._seen(self._state, rows.mask).items():
-            if getattr(rows, name) is not None:
-                getattr(rows, name).copy_(column)
+        self._write(self._seen(self._state), rows)
+        if self.num_choices and rows.action_mask is not None:
+            rows.action_mask.copy_(self._offered(self._state, rows.mask))
 
     @torch.no_grad()
     def step(self, action: Tensor, rows: Any) -> None:
@@ -152,6 +155,7 @@ class TensorWorlds:
                 *((getattr(rows, name), column) for name, column in after.rows.items() if getattr(rows, name) is not None),
             ]
         )
+        self._write(after.seen, rows)
 
     def _outcome(
         self,
@@ -191,9 +195,11 @@ class TensorWorlds:
         }
         flags = {"terminated": terminated, "truncated": truncated, "first": begins, "mask": ~ended}
         rows = {name: self._per_agent(flag).expand(self._batch).reshape(-1).clone() for name, flag in flags.items()}
-        rows |= {"reward": reward.reshape(-1), **self._seen(state, rows["mask"])}
+        rows["reward"] = reward.reshape(-1)
+        if self.num_choices:
+            rows["action_mask"] = self._offered(state, rows["mask"])
         draws = draws + begins * (again.used - on.used) + on.used
-        return After(state, draws, length, ended, returns, sums, rows)
+        return After(state, draws, length, ended, returns, sums, rows, self._seen(state))
 
     def drain(self) -> tuple[int, float, float, dict[str, float]]:
         episodes, returns, lengths, *values = self._sums.cpu().tolist()
@@ -215,18 +221,18 @@ class TensorWorlds:
         ]
         return torch.stack([column.double() for column in columns]).sum(1)
 
-    def _seen(self, state: dict[str, Tensor], mask: Tensor) -> dict[str, Tensor]:
-        """The columns in which the next action is chosen: ``obs`` and, if there is one, ``action_mask``."""
-        layout, agents = self._obs_layout, self._num_envs * self._agents
-        dtype = TORCH_DTYPES[layout.dtype_name]
-        obs = torch.empty((*self._batch, *layout.row_shape), dtype=dtype, device=mask.device)
-        write_leaves(layout, obs, _leaves(layout.root, self._env.observe(state)))
-        seen = {"obs": obs.view(agents, *layout.row_shape)}
-        if self.num_choices:
-            offered = self._env.action_mask(state)
-            open_ones = offered.view(*self._batch, -1) | ~mask.view(*self._batch, 1)  # a row that does not act: all open
-            seen["action_mask"] = open_ones.reshape(agents, self.num_choices)
-        return seen
+    def _seen(self, state: dict[str, Tensor]) -> list[Tensor]:
+        return _leaves(self._obs_layout.root, self._env.observe(state))
+
+    def _write(self, seen: list[Tensor], rows: Any) -> None:
+        """Put the leaves of observations together."""
+        layout = self._obs_layout
+        write_leaves(layout, rows.obs.view(*self._batch, *layout.row_shape), seen)
+
+    def _offered(self, state: dict[str, Tensor], mask: Tensor) -> Tensor:
+        offered = self._env.action_mask(state)
+        open_ones = offered.view(*self._batch, -1) | ~mask.view(*self._batch, 1)  # a row that does not act: all open
+        return open_ones.reshape(self._num_envs * self._agents, self.num_choices)
 
     def _per_agent(self, flag: Tensor) -> Tensor:
         return flag if self._agents == 1 else flag[:, None]

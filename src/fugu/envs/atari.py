@@ -13,8 +13,10 @@ def make(game: str, *, stack: int = 4, frameskip: int = 4, **kwargs: Any) -> gym
     """``game`` is a Gymnasium id such as ``ALE/Pong-v5``; actions repeat by chance one time in four, as that id says."""
     try:
         import ale_py
+        import cv2
     except ImportError:
         raise MissingExtra(game, "atari") from None
+    cv2.setNumThreads(1)  # a frame is small; threads of its own in every worker only get in each other's way
     gymnasium.register_envs(ale_py)
     env = gymnasium.make(game, frameskip=1, **kwargs)
     env = gymnasium.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=frameskip, screen_size=84)

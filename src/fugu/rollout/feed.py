@@ -6,7 +6,8 @@ actions come back the same way. What one batch needs at one time (copy rows, cho
 so that it costs the host one launch.
 
 Half of the batches step at a time while the GPU works on the others. Every batch has a stream, random numbers and memory for its
-graphs of its own (``Lane``), so that the work of two of them may overlap; the order is fixed, so that results do not depend on timing.
+graphs of its own (``Lane``), so that the work of two of them may overlap. What comes of a batch depends on that batch alone, so that
+results do not depend on timing.
 """
 
 from __future__ import annotations
@@ -105,24 +106,32 @@ class Feed(Saved):
             self.vec.park()
         stepping = 0
         while waiting or stepping:
-            while waiting and stepping < self._ahead:
-                group = waiting.popleft()
-                with self._clock("inference"):
-                    self._lanes[group.start].wait()
-                with self._clock("env"):
-                    self.vec.unpark()
-                    self.vec.send(self._actions[group].numpy())
-                stepping += 1
+            stepping += self._send(waiting, self._ahead - stepping, wait=True)
             with self._clock("env"):
                 rows = self.vec.recv()
+                self.vec.park()
             stepping -= 1
+            # cores that have nothing to do come first: launching takes the host a while
+            stepping += self._send(waiting, self._ahead - stepping, wait=False)
             t = time[rows.agents.start] = time[rows.agents.start] + 1
             self._launch(rows, t)
-            self.vec.park()
             if t < self.horizon:
                 waiting.append(rows.agents)
             if stop():
                 raise Stopped
+
+    def _send(self, waiting: deque[slice], count: int, *, wait: bool) -> int:
+        """Set up to ``count`` batches going whose actions are there, in their order, or wait for these; how many it were."""
+        sent = 0
+        while waiting and sent < count and (wait or self._lanes[waiting[0].start].done):
+            group = waiting.popleft()
+            with self._clock("inference"):
+                self._lanes[group.start].wait()
+            with self._clock("env"):
+                self.vec.unpark(group)
+                self.vec.send(self._actions[group].numpy())
+            sent += 1
+        return sent
 
     def _launch(self, rows: Rows, t: int) -> None:
         """Set the GPU to work on these rows."""
@@ -235,6 +244,11 @@ class Lane:
         """Remember what the lane has been given so far, for ``wait``."""
         if self._done is not None:
             self._done.record(self.stream)
+
+    @property
+    def done(self) -> bool:
+        """Whether that is done."""
+        return self._done is None or self._done.query()
 
     def wait(self) -> None:
         """Let the host wait until that is done."""

@@ -2,9 +2,9 @@
 
 Where the environments are on the CPU only what is learned is recorded here; the source has graphs of its own (``rollout/feed.py``).
 
-The work is that of ``Trainer.collect`` and ``Trainer.learn``, the same Python code that runs eagerly on a CPU. What would have to be
-asked of the host (how far training is, whether a loss is finite, what the metrics are) stays in tensors on the device, and the
-host looks at them now and then.
+The work is that of ``Trainer.collect``, ``prepare`` and ``learn``, the same Python code that runs eagerly on a CPU. What would have
+to be asked of the host (how far training is, whether a loss is finite, what the metrics are) stays in tensors on the device, and
+the host looks at them now and then.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ class Unattended:
         device = self.device = trainer.source.device
         self.steps = torch.zeros((), dtype=torch.int64, device=device)
         self._rate: Tensor = torch.zeros((), device=device)
+        self._rows: Batch | None = None
+        """as the source gave it; it lies in the same memory every time, which a recording relies on"""
         self._batch: Batch | None = None
+        """ready to be learned from"""
         self._names: list[str] = []
         """of the metrics that minibatches have"""
         self._sums: Tensor | None = None
@@ -77,20 +80,21 @@ class Unattended:
     # --- what is recorded ---
 
     def _do_collect(self) -> None:
+        if self._alone:  # weights are rounded once for all steps, not again at each of them
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self._half), weights_stay():
+                self._rows = self.trainer.collect(self._stop)
+        else:  # a source with graphs of its own rounds in each; even a disabled autocast here would let them share what it keeps
+            self._rows = self.trainer.collect(self._stop)
+
+    def _do_learn(self) -> None:
+        assert self._rows is not None
         trainer = self.trainer
         progress = (self.steps.double() / trainer.config.steps).clamp(max=1.0).float()
         rate = trainer.optimizer.set_progress(progress)
         self._rate.copy_(torch.as_tensor(rate, device=self.device))
-        if self._alone:  # weights are rounded once for all steps, not again at each of them
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self._half), weights_stay():
-                self._batch = trainer.collect(progress, self._stop)
-        else:  # a source with graphs of its own rounds in each; even a disabled autocast here would let them share what it keeps
-            self._batch = trainer.collect(progress, self._stop)
+        self._batch = trainer.prepare(self._rows, progress)
         self.steps += self._batch["mask"].sum()
-
-    def _do_learn(self) -> None:
-        assert self._batch is not None
-        last = self.trainer.learn(self._batch, self._watch)
+        last = trainer.learn(self._batch, self._watch)
         values = torch.stack(list(last.values()))
         if self._last is None:
             self._last_names, self._last = list(last), torch.zeros_like(values)

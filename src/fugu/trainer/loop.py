@@ -141,7 +141,7 @@ class Trainer:
             return {**self._counts(), **metrics}
         rate = self.optimizer.set_progress(self.progress)
         with interrupt.hurry("rollout"):
-            batch = self.collect(self.progress, interrupt.overdue)
+            batch = self.prepare(self.collect(interrupt.overdue), self.progress)
         rows = int(batch["mask"].sum())
         seen: list[Metrics] = []
         with self.clock("update"), interrupt.hurry("update") as hurry:
@@ -157,9 +157,12 @@ class Trainer:
         self.updates += 1
         return {**self._counts(), "learning_rate": rate, **_means(seen), **_means([last])}
 
-    def collect(self, progress: float | Tensor, stop: Callable[[], bool]) -> Batch:
-        """A batch, ready to be learned from."""
-        batch = self.source.next(self.algorithm.act, stop)
+    def collect(self, stop: Callable[[], bool]) -> Batch:
+        """A batch, as the environments and the policy filled it."""
+        return self.source.next(self.algorithm.act, stop)
+
+    def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
+        """The batch, ready to be learned from."""
         with self.clock("advantage"):
             return self.algorithm.prepare(batch, progress)
 

@@ -159,14 +159,17 @@ class VecEnv:
         self._parked.append(self._received)
         self._received = None
 
-    def unpark(self) -> Rows | None:
-        """Take up the batch that was parked first, as if it had just been received; None if there is none."""
+    def unpark(self, agents: slice | None = None) -> Rows | None:
+        """Take up the batch of these agents, or the one that was parked first, as if it had just been received; None if there is
+        none."""
         self._check_open()
         if self._received is not None:
             raise CallOrderError("unpark() before send(): first send the actions for the batch received")
-        if not self._parked:
+        found = [group for group in self._parked if agents is None or self._groups[group].start == agents.start]
+        if not found:
             return None
-        self._received = self._parked.pop(0)
+        self._parked.remove(found[0])
+        self._received = found[0]
         return self._rows[self._received][self._slot[self._received]]
 
     def drain_log(self) -> EpisodeLog:
