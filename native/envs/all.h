@@ -7,6 +7,8 @@
 #include "cartpole.h"
 #include "connect4.h"
 #include "continuous.h"
+#include "foraging.h"
+#include "hidden_bonus.h"
 #include "maze.h"
 #include "memory.h"
 #include "mountain_car.h"
@@ -26,7 +28,7 @@ namespace fugu {
 template <typename... E>
 struct List {};
 
-using AllEnvironments = List<Acrobot, Bandit, Breakout, CartPole, Connect4, Continuous, Maze, Memory, MountainCar, Multiagent,
-                             Password, Pendulum, Pong, Reverse, Snake, Spaces, Squared, Stochastic, Tetris>;
+using AllEnvironments = List<Acrobot, Bandit, Breakout, CartPole, Connect4, Continuous, Foraging, HiddenBonus, Maze, Memory, MountainCar,
+                             Multiagent, Password, Pendulum, Pong, Reverse, Snake, Spaces, Squared, Stochastic, Tetris>;
 
 }  // namespace fugu

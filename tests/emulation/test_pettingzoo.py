@@ -303,20 +303,76 @@ def test_seed_options_and_infos_pass_through() -> None:
     assert emulate(Shifts(TABLE)).reset(None, rows_for(env)) is None
 
 
-def test_agents_with_different_spaces_are_refused_by_name_with_the_remedy() -> None:
+class Kinds(Shifts):
+    """``long`` sees five numbers and has seven choices, the others three and four."""
+
+    def observation_space(self, agent: str) -> gs.Space:
+        return gs.Box(-1, 900, (5,), np.float32) if agent == "long" else OBS
+
+    def action_space(self, agent: str) -> gs.Space:
+        return gs.Discrete(7 if agent == "long" else 4)
+
+    def _obs(self, agent: str, action: int) -> np.ndarray:
+        obs = super()._obs(agent, action)
+        return np.concatenate([obs, [50, 60]]).astype(np.float32) if agent == "long" else obs
+
+    def _info(self, agent: str) -> dict[str, Any]:
+        return {"action_mask": np.arange(self.action_space(agent).n) <= self.clock % 4} if self.mask else {}
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_agents_of_different_kinds_share_a_space_with_room_for_all(mask: bool) -> None:
+    env = emulate(Kinds(TABLE, mask=mask))
+    assert env.action_space == gs.Discrete(7)
+    assert env.observation_space == gs.Box(
+        np.array([-100, -100, -100, -1, -1], np.float32), np.array([900, 900, 900, 900, 900], np.float32)
+    )
+    out, long = rows_for(env), list(TABLE).index("long")
+    env.reset(0, out)
+    short = list(TABLE).index("short")
+    np.testing.assert_array_equal(out.obs[long, 3:], [50, 60])
+    np.testing.assert_array_equal(out.obs[short, 3:], [0, 0])
+    assert not out.action_mask[short, 4:].any() and out.action_mask[short, :4].any()
+    assert mask or (out.action_mask[short, :4].all() and out.action_mask[long].all())
+    action = np.zeros(env.num_agents, np.int64)
+    action[long] = 6
+    env.step(action, out)
+    assert env.env.seen[-1]["long"] == 6 and out.obs[long, 2] == 6
+    action[short] = 5
+    with pytest.raises(SpaceError, match=r"'short': action 5 .* has 4 choices; choose by the action_mask"):
+        env.step(action, out)
+
+
+def test_an_observation_that_is_not_of_its_own_kind_is_refused_although_there_is_room() -> None:
+    class Wrong(Kinds):
+        def _obs(self, agent: str, action: int) -> np.ndarray:
+            return super()._obs(agent, action)[:2]
+
+    env = emulate(Wrong(TABLE))
+    with pytest.raises(SpaceError, match=r"agent 'short': expected \(3,\)"):
+        env.reset(0, rows_for(env))
+
+
+@pytest.mark.parametrize(
+    ("method", "other"),
+    [
+        ("observation_space", gs.Discrete(3)),
+        ("observation_space", gs.Box(0, 1, (3, 3), np.float32)),
+        ("observation_space", gs.Dict({"a": OBS})),
+        ("action_space", gs.Box(0, 1, (3,), np.float32)),
+        ("action_space", gs.Discrete(4, start=1)),
+    ],
+)
+def test_agents_whose_spaces_have_nothing_in_common_are_refused_by_name(method: str, other: gs.Space) -> None:
     class Mixed(Shifts):
-        def observation_space(self, agent: str) -> gs.Space:
-            return gs.Box(0, 1, (5,), np.float32) if agent == "long" else OBS
+        pass
 
-    with pytest.raises(ConfigError, match=r"(?s)'short': Box\(.*\(3,\).*'long': Box\(.*\(5,\).*pad_observations_v0"):
+    space_of = getattr(Shifts, method)
+    setattr(Mixed, method, lambda self, agent: other if agent == "long" else space_of(self, agent))
+    with pytest.raises(
+        ConfigError, match=rf"(?s)no {method} has room for both 'short' and 'long'.*'long': .*wrap the environment"
+    ):
         emulate(Mixed(TABLE))
-
-    class MixedActions(Shifts):
-        def action_space(self, agent: str) -> gs.Space:
-            return gs.Discrete(7 if agent == "late" else 4)
-
-    with pytest.raises(ConfigError, match=r"(?s)action_space.*'late': Discrete\(7\).*pad_action_space_v0"):
-        emulate(MixedActions(TABLE))
 
 
 def test_missing_possible_agents_and_same_step_are_refused() -> None:

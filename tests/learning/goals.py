@@ -38,6 +38,7 @@ GOALS: dict[str, Goal] = {
     "snake": Goal(-0.35, 15, None),
     "maze": Goal(0.35, 0.8, 1.0, 1000),
     "tetris": Goal(0.1, 2.0, None),
+    "foraging": Goal(0.32, 0.8, 1.0, 2000, {"algorithm": "mappo"}),
     "connect4": Goal(0.5, 0.8, 1.0),
     "CartPole-v1": Goal(22, 475, 500),
     "Acrobot-v1": Goal(-497, -100, None),

@@ -22,6 +22,8 @@ class PPOConfig:
     """how far the probability of an action may move before its gradient is cut; 0.2: by 20%"""
     value_clip: float | None = None
     """the same for values, in units of value; none: not clipped"""
+    value_huber: float | None = None
+    """errors of values beyond this, in the units the network predicts, count linearly and not squared (Huber); none: all squared"""
     value_coef: float = 0.5
     """weight of the value loss"""
     entropy_coef: float = 0.01
@@ -53,7 +55,7 @@ class PPOConfig:
         for field in ("gamma", "lam", "priority_correction"):
             if not 0 <= getattr(self, field) <= 1:
                 raise ConfigError(f"ppo.{field}={getattr(self, field)} must be between 0 and 1")
-        for field in ("clip", "rho_clip", "c_clip", "value_clip", "reward_clip", "target_kl"):
+        for field in ("clip", "rho_clip", "c_clip", "value_clip", "value_huber", "reward_clip", "target_kl"):
             value = getattr(self, field)
             if value is not None and not value > 0:
                 raise ConfigError(f"ppo.{field}={value} must be above 0")
@@ -167,3 +169,53 @@ class SelfPlayConfig:
                 f"self_play.pool={self.pool} has no room for {len(self.opponents)} opponents and the policy itself; "
                 f"try --self-play.pool {len(self.opponents) + 4}"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MAPPOConfig:
+    """PPO for teams: actors that see their own observation, a critic that sees more (Yu et al. 2022, arXiv:2103.01955)."""
+
+    critic: Literal["auto", "state", "observations", "agent", "own"] = "auto"
+    """what values are learned from: state (of the whole world, where the environment gives one), observations (of all agents), agent
+    (state and own observation), own (its own observation alone: independent PPO); auto: state where there is one, else
+    observations"""
+    state_key: str = "state"
+    """the part of a Dict observation that is for the critic alone; actors never see it"""
+    agent_id: bool = True
+    """tell a network that several agents share which of them it acts for"""
+    networks: Literal["shared", "per_agent", "groups"] = "shared"
+    """who shares networks, of actors and critic: all agents, none, or those with the same number in groups"""
+    groups: tuple[int, ...] = ()
+    """with networks=groups: the group of each agent of a world, counted from 0, as in 0 0 1"""
+    value_norm: Literal["ema", "popart", "none"] = "ema"
+    """units in which the critic predicts values, in the place of ppo.normalize_value: the running deviation of their targets (ema),
+    the same with a last layer that is rescaled to go on saying the same (popart), or none"""
+    value_decay: float = 0.99999
+    """how much of the running mean and deviation is kept per batch; 1 - 1/n: about n batches are remembered"""
+
+    def __post_init__(self) -> None:
+        for field, choices in _MAPPO_CHOICES.items():
+            value = getattr(self, field)
+            if value not in choices:
+                hint = did_you_mean(str(value), choices)
+                raise ConfigError(f"mappo.{field}={value!r} must be one of {', '.join(choices)}.{hint}")
+        if not 0 <= self.value_decay < 1:
+            raise ConfigError(
+                f"mappo.value_decay={self.value_decay} must be at least 0 and below 1; try --mappo.value-decay 0.999"
+            )
+        groups = tuple(self.groups)
+        object.__setattr__(self, "groups", groups)
+        if bool(groups) != (self.networks == "groups"):
+            raise ConfigError(
+                f"mappo.groups={groups} and mappo.networks={self.networks} do not go together; "
+                "try --mappo.networks groups --mappo.groups 0 0 1"
+            )
+        if groups and (not all(isinstance(g, int) for g in groups) or set(groups) != set(range(max(groups) + 1))):
+            raise ConfigError(f"mappo.groups={groups} must count from 0 without gaps, as in --mappo.groups 0 0 1")
+
+
+_MAPPO_CHOICES = {
+    "critic": ("auto", "state", "observations", "agent", "own"),
+    "networks": ("shared", "per_agent", "groups"),
+    "value_norm": ("ema", "popart", "none"),
+}

@@ -49,6 +49,7 @@ def ppo_loss(
     weight: Tensor,
     clip: float,
     value_clip: float = math.inf,
+    value_huber: float = math.inf,
     value_coef: float,
     entropy_coef: float | Tensor,
 ) -> Loss:
@@ -56,20 +57,22 @@ def ppo_loss(
 
     For one categorical choice a native kernel computes what ``ppo_loss_of`` says, with its gradients, in one pass
     (``policy/kernels.py``); on a GPU also for real numbers (``cuda/loss.py``). ``entropy_coef`` may be a tensor on the device.
+    Kernels square all errors of values: with ``value_huber`` torch computes.
     """
     settings: Any = {"clip": clip, "value_clip": value_clip, "value_coef": value_coef, "entropy_coef": entropy_coef}
     columns = (old_logprob, advantage, old_value, value_target, weight)
     d = distribution
-    if ready(params, value, *columns) and cuda_loss.can_take(d.heads, d.choices, d.reals, d.dims):
+    squares = value_huber == math.inf
+    if squares and ready(params, value, *columns) and cuda_loss.can_take(d.heads, d.choices, d.reals, d.dims):
         chosen = action[:, 0] if d.heads else action
         total, all_sums = cuda_loss.ppo_loss(params, value, chosen, columns, action_mask=action_mask, **settings)
         return Loss(total, *all_sums.unbind()[:5])
-    if distribution.heads == distribution.dims == 1 and can_use_native(params, value, *columns):
+    if squares and distribution.heads == distribution.dims == 1 and can_use_native(params, value, *columns):
         settings["entropy_coef"] = float(entropy_coef)
         return Loss(*ppo_loss_categorical(params, value, action[:, 0], *columns, action_mask=action_mask, **settings))
     params = torch.where((weight > 0)[:, None], params, 0.0)  # a softmax would hand a NaN on to its gradient, even to one of 0
     logprob, entropy = distribution.evaluate(params, action, action_mask)
-    return ppo_loss_of(logprob, entropy, value, *columns, **settings)
+    return ppo_loss_of(logprob, entropy, value, *columns, value_huber=value_huber, **settings)
 
 
 def ppo_loss_of(
@@ -84,6 +87,7 @@ def ppo_loss_of(
     *,
     clip: float,
     value_clip: float,
+    value_huber: float = math.inf,
     value_coef: float,
     entropy_coef: float | Tensor,
 ) -> Loss:
@@ -99,6 +103,8 @@ def ppo_loss_of(
     if value_clip < math.inf:
         near = old_value + (value - old_value).clamp(-value_clip, value_clip)
         squared = torch.maximum(squared, torch.where(counts, near - value_target, zero).square())
+    if value_huber < math.inf:
+        squared = torch.where(squared <= value_huber**2, squared, value_huber * (2 * _root(squared) - value_huber))
     value_loss = 0.5 * (weight * squared).sum()
     mean_entropy = (weight * torch.where(counts, entropy, zero)).sum()
     total = policy + value_coef * value_loss - entropy_coef * mean_entropy
@@ -106,6 +112,11 @@ def ppo_loss_of(
         kl = (weight * (ratio - 1 - logratio)).sum()
         clip_fraction = (weight * ((ratio - 1).abs() > clip)).sum()
     return Loss(total, policy, value_loss, mean_entropy, kl, clip_fraction)
+
+
+def _root(squared: Tensor) -> Tensor:
+    """The root, with a gradient of 0 at 0 where it has none."""
+    return torch.where(squared > 0, squared, 1.0).sqrt() * (squared > 0)
 
 
 def weighed(advantage: Tensor, mask: Tensor, *, normalize: bool) -> tuple[Tensor, Tensor]:

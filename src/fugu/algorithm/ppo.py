@@ -26,7 +26,7 @@ from fugu.cuda.sample import choose
 from fugu.cuda.trace import Trace, trace
 from fugu.cuda.use import has_tensor_cores, ready
 from fugu.errors import ConfigError
-from fugu.policy.actor_critic import ActorCritic
+from fugu.policy.actor_critic import ActorCritic, Output
 from fugu.rollout.batch import Batch, flat, time_major
 from fugu.rollout.device import Whole
 from fugu.rollout.onpolicy import Act
@@ -90,7 +90,7 @@ class PPO:
             uniform = torch.rand(len(first), generator=generator, device=self.device)
             choose(head, uniform, action_mask, moments, into["action"], into["logprob"], into["value"])
             return Act(distribution.to_env(into["action"]), state)
-        out = self.policy(obs, state, first)
+        out = self._look(obs, state, first)
         if greedy:
             action = distribution.mode(out.params, action_mask)
             columns = {"action": action}
@@ -99,6 +99,14 @@ class PPO:
             value = out.value if self.value_scale is None else self.value_scale.real(out.value)
             columns = {"action": action, "logprob": logprob, "value": value}
         return Act(distribution.to_env(action), out.state, columns)
+
+    def _look(self, obs: Tensor, state: Tensor | None, first: Tensor) -> Output:
+        """What the network says of rows that wait for an action."""
+        return self.policy(obs, state, first)
+
+    def _look_again(self, batch: Batch) -> Output:
+        """What it says now of the rows of a minibatch."""
+        return self.policy(batch["obs"], batch.get("state"), batch["first"])
 
     @torch.no_grad()
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
@@ -127,7 +135,7 @@ class PPO:
         if self.fused is not None and "action_mask" not in batch:  # which its kernels do not know
             return self._fused_loss(batch, self.fused)
         c, batch = self.config, batch.compact()
-        out = self.policy(batch["obs"], batch.get("state"), batch["first"])
+        out = self._look_again(batch)
         advantage, target = batch["advantage"], batch["value_target"]
         if c.vtrace:
             with torch.no_grad():
@@ -154,6 +162,7 @@ class PPO:
             advantage=advantage,
             value_target=target,
             weight=weight,
+            value_huber=math.inf if c.value_huber is None else c.value_huber,
             **self._settings(),
         )
         return loss.total, {f"loss/{name}": value.detach() for name, value in loss._asdict().items()}
@@ -213,7 +222,7 @@ class PPO:
         c = self.config
         if not ready(*self.policy.parameters()) or not has_tensor_cores(self.device):
             return
-        if config.precision == "bf16" or c.vtrace or c.priority > 0:
+        if config.precision == "bf16" or c.vtrace or c.priority > 0 or c.value_huber is not None:
             return
         with contextlib.suppress(ConfigError):  # which says why not: then torch does it
             self.fused = Fused(self.policy, self.value_scale, passes=3 if config.precision == "float32" else 1)

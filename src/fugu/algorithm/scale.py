@@ -5,10 +5,12 @@ Both are modules, so that their statistics are saved with the policy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from fugu.policy.normalize import RunningMoments
+from fugu.policy.normalize import DecayingMoments, RunningMoments
 from fugu.policy.recurrent import accumulate
 
 
@@ -56,6 +58,9 @@ class RewardScale(nn.Module):
 class ValueScale(nn.Module):
     """Between what the network says (mean 0, deviation 1) and real values (the value normalisation of MAPPO, arXiv:2103.01955)."""
 
+    lowest = 1e-4
+    """deviation that is taken for any smaller one"""
+
     def __init__(self) -> None:
         super().__init__()
         self.moments = RunningMoments(())
@@ -70,4 +75,33 @@ class ValueScale(nn.Module):
         return (real - self.moments.mean.to(real.dtype)) / self._deviation(real)
 
     def _deviation(self, like: Tensor) -> Tensor:
-        return (self.moments.var.sqrt().clamp(min=1e-4)).to(like.dtype)
+        return (self.moments.var.sqrt().clamp(min=self.lowest)).to(like.dtype)
+
+
+class DecayingValueScale(ValueScale):
+    """The same with moments that forget, ``decay`` of them kept per update; a variance below 0.01 counts as 0.01."""
+
+    lowest = 0.1
+
+    def __init__(self, decay: float) -> None:
+        super().__init__()
+        self.moments = DecayingMoments(decay)
+
+
+class PopArt(DecayingValueScale):
+    """The same, with the last layers of the critics rescaled at every update so that the real values they say stay what they are
+    (van Hasselt et al. 2016, arXiv:1602.07714)."""
+
+    def __init__(self, decay: float, heads: Sequence[nn.Linear]) -> None:
+        super().__init__(decay)
+        self._heads = list(heads)  # in a list of their own: they are saved with the networks they belong to
+
+    @torch.no_grad()
+    def update(self, target: Tensor, mask: Tensor) -> None:
+        mean, deviation = self.moments.mean.clone(), self._deviation(self.moments.var)
+        super().update(target, mask)
+        ratio = deviation / self._deviation(self.moments.var)
+        shift = (mean - self.moments.mean) / self._deviation(self.moments.var)
+        for head in self._heads:
+            head.weight.mul_(ratio.to(head.weight.dtype))
+            head.bias.copy_(head.bias * ratio + shift)

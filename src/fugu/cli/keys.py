@@ -25,6 +25,7 @@ ARROWS: Mapping[str, Mapping[str, int]] = {
     "pong": {"up": 1, "down": 2},
     "snake": COMPASS,
     "maze": COMPASS,
+    "foraging": {"up": 1, "right": 2, "down": 3, "left": 4},
     "squared": {"up": 0, "right": 2, "down": 4, "left": 6},
     "tetris": {"left": 1, "right": 2, "up": 3, "down": 4},
     "FrozenLake-v1": {"left": 0, "down": 1, "right": 2, "up": 3},

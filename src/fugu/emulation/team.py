@@ -3,17 +3,20 @@
 Comes in: what the env says of one agent, by its name. Goes out: that agent's row, checked, with its action mask; errors name the
 agent. ``action_mask`` comes from ``obs["action_mask"]`` or ``info["action_mask"]``. Rows that do not act have all choices
 open, whatever the env says: a row without any choice has no distribution. The observation keeps what the env said.
+Agents of different kinds get one space with room for all (``kinds.py``); choices that an agent does not have are masked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gs
 
-from fugu.emulation.env import Rows, offers_mask
+from fugu.emulation.env import Rows, discrete_choices, offers_mask
 from fugu.emulation.gymnasium import Autoreset, _decoder, _takes
+from fugu.emulation.kinds import common_action, common_observation, widened
 from fugu.emulation.writer import RowWriter, row_writer
 from fugu.errors import ConfigError, SpaceError
 from fugu.spaces import Layout, Packer, convert
@@ -38,8 +41,14 @@ class Team:
             )
         self.num_agents = len(self.agents)
         self.index = {agent: i for i, agent in enumerate(self.agents)}
-        self.observation_space = _common_space(env, self.agents, "observation_space", "pad_observations_v0")
-        self.action_space = _common_space(env, self.agents, "action_space", "pad_action_space_v0")
+        self.observation_spaces = _spaces(env, self.agents, "observation_space")
+        self.observation_space = _common(env, self.agents, self.observation_spaces, "observation_space", common_observation)
+        action_spaces = _spaces(env, self.agents, "action_space")
+        self.action_space = _common(env, self.agents, action_spaces, "action_space", common_action)
+        self.narrow = [space != self.observation_space for space in self.observation_spaces]
+        """whose observations must be filled up"""
+        self.choices = [discrete_choices(space) if space != self.action_space else None for space in action_spaces]
+        """of an agent that has fewer than others"""
         self.metadata = dict(getattr(env, "metadata", None) or {})
         self.render_mode = getattr(env, "render_mode", None)
         self.name = str(self.metadata.get("name") or type(getattr(env, "unwrapped", env)).__name__)
@@ -61,6 +70,12 @@ class Team:
 
     def action_of(self, i: int, action: np.ndarray) -> Any:
         """The action of agent ``i`` as the env expects it."""
+        most = self.choices[i]
+        if most is not None and action[i] >= most:
+            raise SpaceError(
+                f"agent {self.agents[i]!r}: action {int(action[i])} is one of others' kinds, it has {most} choices; "
+                "choose by the action_mask"
+            )
         return action[i] if self._discrete else self._decode(action[i : i + 1])
 
     def reset_env(self, seed: int | None, options: dict[str, Any] | None) -> Any:
@@ -98,6 +113,8 @@ class AgentRows:
     def step(self, i: int, result: tuple[Any, Any, Any, Any, Any], *, first: bool) -> int:
         """``result`` is what the env says of agent ``i``, in the order of Gymnasium's step. Returns the writer's bits."""
         try:
+            if self.team.narrow[i]:
+                result = (self._widened(i, result[0]), *result[1:])
             code = self._writers[i].step(result)
             if code < 0:
                 code = RowWriter(self.team.packer, self.out, i).step(result)
@@ -111,12 +128,17 @@ class AgentRows:
     def start(self, i: int, obs: Any, info: dict[str, Any], *, acting: bool = True) -> None:
         """The first row of agent ``i``; not ``acting``: it waits for its turn."""
         try:
+            if self.team.narrow[i]:
+                obs = self._widened(i, obs)
             if not self._writers[i].start(obs):
                 RowWriter(self.team.packer, self.out, i).start(obs)
         except SpaceError as error:
             raise SpaceError(f"agent {self.team.agents[i]!r}: {error}") from None
         self.out.mask[i] = acting
         self._finish(i, obs, info)
+
+    def _widened(self, i: int, obs: Any) -> Any:
+        return widened(obs, self.team.observation_spaces[i], self.team.observation_space)
 
     def pad(self, i: int) -> None:
         """Agent ``i`` is not there. Nothing is done where this slot already says so."""
@@ -136,30 +158,54 @@ class AgentRows:
         out, team = self.out, self.team
         if out.action_mask is None:
             return
+        choices = team.choices[i]
         if "action_mask" in info:
             team.mask_in_info = True
-        elif not (team.mask_in_obs or team.mask_in_info):
+        elif choices is None and not (team.mask_in_obs or team.mask_in_info):
             return
         offered = obs["action_mask"] if team.mask_in_obs else info.get("action_mask")
         try:
+            if choices is not None:
+                offered = _with_surplus(offered, choices, out.action_mask.shape[1])
             out.set_action_mask(i, offered)
         except SpaceError as error:
             raise SpaceError(f"agent {team.agents[i]!r}: {error}") from None
 
 
-def _common_space(env: Any, agents: tuple[Any, ...], method: str, remedy: str) -> gs.Space:
-    """The space all agents share."""
+def _spaces(env: Any, agents: tuple[Any, ...], method: str) -> list[gs.Space]:
     space_of = getattr(env, method, None)
     if not callable(space_of):
         raise ConfigError(
             f"{type(env).__name__}.{method} must be a method, {method}(agent), as in PettingZoo; got {space_of!r:.80}"
         )
-    first = convert(space_of(agents[0]))
-    for agent in agents[1:]:
-        space = convert(space_of(agent))
-        if space != first:
-            raise ConfigError(
-                f"all agents need the same {method}, but two differ.\n  {agents[0]!r}: {first}\n  {agent!r}: {space}\n"
-                f"Pad them to one: supersuit.{remedy}(env)"
-            )
-    return first
+    return [convert(space_of(agent)) for agent in agents]
+
+
+def _common(
+    env: Any,
+    agents: tuple[Any, ...],
+    spaces: list[gs.Space],
+    method: str,
+    common: Callable[[list[gs.Space]], gs.Space | None],
+) -> gs.Space:
+    """The space all agents share, or one with room for all of theirs."""
+    space = common(spaces)
+    if space is not None:
+        return space
+    other = next(i for i, space in enumerate(spaces) if common([spaces[0], space]) is None)
+    able = "vectors of one dtype, or Dicts of them" if method == "observation_space" else "Discrete"
+    raise ConfigError(
+        f"{type(env).__name__}: no {method} has room for both {agents[0]!r} and {agents[other]!r}.\n"
+        f"  {agents[0]!r}: {spaces[0]}\n  {agents[other]!r}: {spaces[other]}\n"
+        f"Where they differ they must be {able}; wrap the environment so that they are"
+    )
+
+
+def _with_surplus(offered: Any, choices: int, columns: int) -> np.ndarray:
+    """What the env offers, or everything, with the choices that only others have masked."""
+    mask = np.zeros(columns, bool)
+    given = np.ones(choices, bool) if offered is None else np.asarray(offered, bool).ravel()
+    if given.size not in (choices, columns):
+        raise SpaceError(f"action_mask: expected {choices} choices, got {given.size}")
+    mask[:choices] = given[:choices]
+    return mask

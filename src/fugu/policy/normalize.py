@@ -60,3 +60,33 @@ class RunningMoments(nn.Module):
         dtype = x.dtype if x.dtype == torch.float64 else torch.float32
         scale = (self.var + EPSILON).rsqrt().to(dtype)
         return ((x.to(dtype) - self.mean.to(dtype)) * scale).clamp(-self.clip, self.clip).float()
+
+
+class DecayingMoments(RunningMoments):
+    """Moments of plain numbers of which ``decay`` is kept per update, so that old ones are forgotten.
+
+    What is summed starts at 0; dividing by the weight of all updates together, ``count``, undoes that (as Adam does).
+    """
+
+    sums: Tensor
+
+    def __init__(self, decay: float) -> None:
+        super().__init__(())
+        self.decay = decay
+        self.register_buffer("sums", torch.zeros(2, dtype=torch.float64))
+        """of the mean and of the mean square"""
+
+    @torch.no_grad()
+    def update(self, x: Tensor, mask: Tensor | None = None) -> None:
+        """Take in the mean of ``x`` and of its square where ``mask`` is true and ``x`` finite; nothing if that is nowhere."""
+        valid = torch.isfinite(x) if mask is None else torch.isfinite(x) & mask
+        count = valid.sum()
+        numbers = torch.where(valid, x.to(torch.float64), 0)
+        new = torch.stack([numbers.sum(), numbers.square().sum()]) / count.clamp_min(1)
+        seen = count > 0
+        self.sums.copy_(torch.where(seen, self.decay * self.sums + (1 - self.decay) * new, self.sums))
+        self.count.copy_(torch.where(seen, self.decay * self.count + (1 - self.decay), self.count))
+        some = self.count > 0
+        mean, square = (self.sums / torch.where(some, self.count, 1.0)).unbind()
+        self.mean.copy_(torch.where(some, mean, self.mean))
+        self.var.copy_(torch.where(some, (square - mean * mean).clamp_min(0), self.var))

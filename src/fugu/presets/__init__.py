@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fugu.presets import arcade, atari, classic, gpu, grpo, minigrid, mujoco, pettingzoo, sanity
+from fugu.presets import arcade, atari, classic, gpu, grpo, minigrid, mujoco, pettingzoo, sanity, teams
 from fugu.presets.general import general
 from fugu.trainer.config import TrainConfig
 
@@ -24,6 +24,7 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
 """environment -> its config"""
 
 BY_ALGORITHM: Mapping[str, Mapping[str, Callable[[], TrainConfig]]] = {
+    "mappo": teams.PRESETS,
     "grpo": grpo.PRESETS,
     "self_play": arcade.SELF_PLAY,
 }

@@ -24,9 +24,10 @@ from torch import Tensor
 from fugu.cuda.gather import COLUMNS, gather, lies_by_steps
 from fugu.cuda.use import ready
 
-PER_SEGMENT = frozenset({"state", "bootstrap", "priority", "importance", "group", "score", "round"})
+PER_SEGMENT = frozenset({"state", "bootstrap", "priority", "importance", "agent", "group", "score", "round"})
 """state: of the recurrent core before the first row; bootstrap: value of the observation after the last row; priority: how likely
-a segment is drawn; importance: what a segment drawn by priority counts for; group, score, round: see ``episodes.py``"""
+a segment is drawn; importance: what a segment drawn by priority counts for; agent: which one of its world a segment belongs to;
+group, score, round: see ``episodes.py``"""
 
 
 @dataclass(frozen=True, slots=True)

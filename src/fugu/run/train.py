@@ -94,7 +94,7 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
 
 FIXED = (
     *("env", "env_kwargs", "algorithm", "seed", "device", "policy", "ppo.normalize_reward", "ppo.normalize_value"),
-    *("optimizer.name", "vector.num_envs", "self_play.pool", "self_play.opponents", "grpo.reference_coef"),
+    *("mappo", "optimizer.name", "vector.num_envs", "self_play.pool", "self_play.opponents", "grpo.reference_coef"),
 )
 """what a run cannot change: its weights, statistics and environments would not fit"""
 

@@ -126,7 +126,7 @@ def _share_out(threads: int, policy: nn.Module) -> None:
     other's way, by a factor of ten where the machine has anything else to do."""
     set_threads(threads)
     small = sum(p.numel() for p in policy.parameters()) < SMALL and not any(isinstance(m, nn.Conv2d) for m in policy.modules())
-    torch.set_num_threads(1 if policy.computed_natively or small else threads)
+    torch.set_num_threads(1 if small or getattr(policy, "computed_natively", False) else threads)
 
 
 def make_vec(config: TrainConfig) -> VecEnv:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fugu.algorithm.config import GRPOConfig, PPOConfig, SelfPlayConfig
+from fugu.algorithm.config import GRPOConfig, MAPPOConfig, PPOConfig, SelfPlayConfig
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
 from fugu.run.config import LogConfig
@@ -74,8 +74,9 @@ class TrainConfig:
 
     env: str = "cartpole"
     """name of a native environment, my_env.h, a Gymnasium id, module:Class or file.py:Class"""
-    algorithm: Literal["ppo", "self_play", "grpo"] = "ppo"
-    """how it learns"""
+    algorithm: Literal["ppo", "mappo", "grpo", "self_play"] = "ppo"
+    """how it learns: ppo, mappo (for teams: its critic sees more than the actors do), grpo (episodes that began alike, against each
+    other), self_play (against earlier versions)"""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """settings of the environment; on the command line --env.NAME VALUE. Lists in them become tuples"""
     seed: int = 0
@@ -104,6 +105,8 @@ class TrainConfig:
     """the network"""
     ppo: PPOConfig = field(default_factory=PPOConfig)
     """proximal policy optimization"""
+    mappo: MAPPOConfig = field(default_factory=MAPPOConfig)
+    """what mappo adds to it"""
     self_play: SelfPlayConfig = field(default_factory=SelfPlayConfig)
     """games against earlier versions of the policy"""
     grpo: GRPOConfig = field(default_factory=GRPOConfig)
