@@ -7,6 +7,7 @@
 #include "cartpole.h"
 #include "connect4.h"
 #include "continuous.h"
+#include "knapsack_cmdp.h"
 #include "maze.h"
 #include "memory.h"
 #include "mountain_car.h"
@@ -25,7 +26,7 @@ namespace fugu {
 template <typename... E>
 struct List {};
 
-using AllEnvironments = List<Acrobot, Bandit, Breakout, CartPole, Connect4, Continuous, Maze, Memory, MountainCar, Multiagent,
-                             Password, Pendulum, Pong, Snake, Spaces, Squared, Stochastic, Tetris>;
+using AllEnvironments = List<Acrobot, Bandit, Breakout, CartPole, Connect4, Continuous, KnapsackCmdp, Maze, Memory, MountainCar,
+                             Multiagent, Password, Pendulum, Pong, Snake, Spaces, Squared, Stochastic, Tetris>;
 
 }  // namespace fugu

@@ -36,7 +36,8 @@ def play(name: str, policy: Policy, episodes: int = 20_000, worlds: int = 512, *
         return float(np.average(list(values), weights=weights))
 
     values = {key: mean(m.mean_values[key] for m in means) for key in means[-1].mean_values}
-    return EpisodeLog(count, mean(m.mean_return for m in means), mean(m.mean_length for m in means), values)
+    costs = {key: mean(m.mean_costs[key] for m in means) for key in means[-1].mean_costs}
+    return EpisodeLog(count, mean(m.mean_return for m in means), mean(m.mean_length for m in means), values, costs)
 
 
 def always(action: int) -> Policy:
@@ -552,3 +553,20 @@ def test_connect4_a_full_board_is_a_draw():
             _, reward, terminated, _, _ = vec.step(np.full(2, column))
             assert not reward.any() and terminated.all() == (i == 41)
         assert vec.drain_log().mean_values == {"score": 0.5, "draw": 1, "illegal": 0}
+
+
+# knapsack_cmdp
+
+
+def test_knapsack_pays_and_costs_what_its_header_says():
+    spread = {"spread": 5.0}  # of a return: 20 offers, each worth at most 2
+    for policy, gain, cost in (
+        (lambda obs, rng: (obs[:, 0] == 1).astype(np.int64), 20, 10),  # the optimum with a limit of 10
+        (always(1), 25, 20),
+        (coin(), 12.5, 10),
+        (always(0), 0, 0),
+    ):
+        log = play("knapsack_cmdp", policy)
+        assert log.mean_return == near(gain, **spread) and log.mean_costs["cost"] == near(cost, **spread)
+        assert log.mean_length == 20 and log.mean_values["score"] == near(gain / 20)
+    assert play("knapsack_cmdp", always(1), steps=7, pay_b=2.0).mean_return == pytest.approx(14)

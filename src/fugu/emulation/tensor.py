@@ -15,6 +15,8 @@ and, where they apply,
     num_agents = 2                        agents of one world, which start and end together; reward, obs and action are [n, agents, ...]
     action_mask(state)                    -> [n, choices] bool
     log(state)                            -> dict of tensors [n], averaged over the episodes that end
+    costs = ("speed",)                    names of what a step costs; step then returns state, reward, terminated, cost [n, costs]
+                                          ([n, agents, costs] with several agents)
 
 ``uniform(*shape)`` gives random numbers [n, *shape] in [0, 1) on ``uniform.device``: those that a C++ environment with the same seed
 would draw. Auto-reset, time limit, statistics and rows are done here, by the convention of ``emulation/env.py``.
@@ -74,7 +76,9 @@ class TensorWorlds:
     def __init__(self, env: Any, num_envs: int, device: torch.device) -> None:
         self._env, self._num_envs, self._agents = env, num_envs, int(getattr(env, "num_agents", 1))
         name = getattr(env, "name", type(env).__name__)
-        self.spec = EnvSpec(env.observation_space, env.action_space, self._agents, name=name)
+        self.spec = EnvSpec(
+            env.observation_space, env.action_space, self._agents, name=name, costs=tuple(getattr(env, "costs", ()))
+        )
         self.num_choices = discrete_choices(env.action_space) if hasattr(env, "action_mask") else 0
         self._obs_layout, self._action_layout = Layout(env.observation_space), Layout(env.action_space)
         self._time_limit = int(getattr(env, "time_limit", 0) or 0)
@@ -85,7 +89,8 @@ class TensorWorlds:
         self._returns = torch.zeros(self._batch, dtype=torch.float64, device=device)
         self._state = {k: v.clone() for k, v in self._checked(env.reset(num_envs, Uniform(self._key, self._draws))).items()}
         self._log_names = tuple(env.log(self._state)) if hasattr(env, "log") else ()
-        self._sums = torch.zeros(3 + len(self._log_names), dtype=torch.float64, device=device)
+        self._cost_sums = torch.zeros((*self._batch, len(self.spec.costs)), dtype=torch.float64, device=device)
+        self._sums = torch.zeros(3 + len(self._log_names) + len(self.spec.costs), dtype=torch.float64, device=device)
 
     @torch.no_grad()
     def reset(self, seeds: Tensor, rows: Any) -> None:
@@ -98,6 +103,9 @@ class TensorWorlds:
         self._draws.add_(uniform.used)
         for tensor in (self._length, self._ended, self._returns, rows.reward, rows.terminated, rows.truncated):
             tensor.zero_()
+        if rows.cost is not None:
+            rows.cost.zero_()
+            self._cost_sums.zero_()
         rows.first.fill_(True)
         rows.mask.fill_(True)
         self._observe(rows)
@@ -107,7 +115,7 @@ class TensorWorlds:
         begins, on, again = self._ended, Uniform(self._key, self._draws), Uniform(self._key, self._draws)
         given = tensors(self._action_layout, action.view(*self._batch, *self._action_layout.row_shape))
         extra = (on,) if self._step_draws else ()
-        state, reward, terminated = self._env.step(dict(self._state), given, *extra)
+        state, reward, terminated, *cost = self._env.step(dict(self._state), given, *extra)
         if reward.shape != self._batch or terminated.shape != (self._num_envs,) or terminated.dtype != torch.bool:
             raise SpaceError(
                 f"{self.spec.name}.step: expected reward {list(self._batch)} and terminated bool[{self._num_envs}], got "
@@ -121,6 +129,8 @@ class TensorWorlds:
         truncated = late & ~terminated & ~begins
         ended = terminated | truncated
         self._returns.copy_(torch.where(self._per_agent(begins), 0.0, self._returns + reward))
+        if rows.cost is not None:
+            self._charge(cost, begins, rows.cost)
         self._log(state, ended)
         for name, tensor in self._state.items():
             tensor.copy_(torch.where(begins.view(-1, *[1] * (tensor.dim() - 1)), fresh[name], state[name]))
@@ -139,10 +149,12 @@ class TensorWorlds:
     def drain(self) -> tuple[int, float, float, dict[str, float]]:
         episodes, returns, lengths, *values = self._sums.cpu().tolist()
         self._sums.zero_()
-        return int(episodes), returns, lengths, dict(zip(self._log_names, values, strict=True))
+        return int(episodes), returns, lengths, dict(zip((*self._log_names, *self.spec.costs), values, strict=True))
 
     def state(self) -> dict[str, Tensor]:
         own = {"key": self._key, "draws": self._draws, "length": self._length, "ended": self._ended, "returns": self._returns}
+        if self.spec.costs:
+            own["costs"] = self._cost_sums
         return {**own, **{f"state.{name}": tensor for name, tensor in self._state.items()}}
 
     def _log(self, state: dict[str, Tensor], ended: Tensor) -> None:
@@ -152,8 +164,22 @@ class TensorWorlds:
             torch.where(self._per_agent(ended), self._returns, 0.0).reshape(self._num_envs, -1).sum(1),
             self._length * ended * float(self._agents),
             *(torch.where(ended, values[name].double(), 0.0) * self._agents for name in self._log_names),
+            *torch.where(ended[:, None], self._cost_sums.view(self._num_envs, self._agents, -1).sum(1), 0.0).unbind(1),
         ]
         self._sums.add_(torch.stack([column.double() for column in columns]).sum(1))
+
+    def _charge(self, given: list[Tensor], begins: Tensor, column: Tensor) -> None:
+        """Take what a step cost, which ``step`` has returned last, into ``column`` and the sums of the running episodes."""
+        shape = (*self._batch, len(self.spec.costs))
+        if len(given) != 1 or given[0].shape != shape:
+            got = f"{list(given[0].shape)}" if given else "none"
+            raise SpaceError(
+                f"{self.spec.name}.step: costs={self.spec.costs} needs state, reward, terminated, cost {list(shape)}; got {got}"
+            )
+        new_episode = self._per_agent(begins)[..., None]
+        cost = torch.where(new_episode, 0.0, given[0].to(torch.float32))
+        self._cost_sums.copy_(torch.where(new_episode, 0.0, self._cost_sums + cost))
+        column.view(shape).copy_(cost)
 
     def _observe(self, rows: Any) -> None:
         leaves = _leaves(self._obs_layout.root, self._env.observe(self._state))
@@ -182,7 +208,7 @@ class TensorWorld:
     def __init__(self, env: Any) -> None:
         self._worlds = TensorWorlds(env, 1, torch.device("cpu"))
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.num_agents, self.name = self._worlds.spec.num_agents, self._worlds.spec.name
+        self.num_agents, self.name, self.costs = self._worlds.spec.num_agents, self._worlds.spec.name, self._worlds.spec.costs
         self._seeded = False
 
     def reset(self, seed: int | None, out: Rows) -> Infos | None:
@@ -206,6 +232,7 @@ class RowTensors:
         for name in ("obs", "first", "mask", "reward", "terminated", "truncated"):
             setattr(self, name, torch.from_numpy(getattr(rows, name)))
         self.action_mask = None if rows.action_mask is None else torch.from_numpy(rows.action_mask)
+        self.cost = None if rows.cost is None else torch.from_numpy(rows.cost)
 
 
 def _leaves(node: Node, value: Any) -> list[Tensor]:

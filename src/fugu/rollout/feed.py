@@ -30,7 +30,7 @@ from fugu.vector.vecenv import VecEnv
 
 NEXT = ("obs", "first", "mask", "action_mask")
 """columns of the row that waits for an action"""
-OUTCOME = ("reward", "terminated", "truncated")
+OUTCOME = ("reward", "terminated", "truncated", "cost")
 """columns that the action before it produced"""
 
 
@@ -52,7 +52,7 @@ class Feed(Saved):
         self._clock = clock or (lambda _: nullcontext())
         self._generators = generators
         choices = vec.num_choices if vec.masks_actions else 0
-        self.slab = Slab.zeros(vec.obs_layout, vec.num_agents, choices, horizon, device, columns)
+        self.slab = Slab.zeros(vec.obs_layout, vec.num_agents, choices, horizon, device, columns, len(vec.spec.costs))
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         layout = vec.action_layout
         self._pinned = Pinned(vec.memory) if device.type == "cuda" else None

@@ -37,6 +37,7 @@ METRICS: dict[str, Metric] = {
     "episodes": Metric("episodes", "episodes that ended, since the start of the run"),
     "episode/return": Metric("", "mean undiscounted return of the episodes that ended since the last line"),
     "episode/length": Metric("steps", "mean length of the episodes that ended since the last line"),
+    "episode/cost": Metric("", "mean undiscounted cost of the episodes that ended since the last line"),
     "loss/policy": Metric("", "mean policy loss of the minibatches of an update"),
     "loss/value": Metric("", "mean value loss of the minibatches, before its coefficient"),
     "loss/entropy": Metric("nats", "mean entropy of the policy over unmasked rows"),
@@ -60,6 +61,7 @@ METRICS: dict[str, Metric] = {
 }
 
 OPEN = {
+    "episode/cost/": Metric("", "mean undiscounted cost of this kind of the episodes that ended since the last line"),
     "env/": Metric("", "mean of a value that the environment logs, over the episodes since the last line"),
     "loss/": Metric("", "mean over the minibatches of an update"),
 }

@@ -62,6 +62,8 @@ class Buffers:
                 f"mask {slot}": ((num_agents,), np.bool_),
                 f"action_mask {slot}": ((num_agents, choices), np.bool_),
             }
+            if spec.costs:
+                columns[f"cost {slot}"] = (num_agents, len(spec.costs)), np.float32
         offsets, self.nbytes = {}, 0
         for name, (shape, dtype) in columns.items():
             size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -88,6 +90,7 @@ class Buffers:
                 first=column[f"first {slot}"],
                 mask=column[f"mask {slot}"],
                 action_mask=column[f"action_mask {slot}"] if choices else None,
+                cost=column.get(f"cost {slot}"),
                 agents=slice(0, num_agents),
             )
             for slot in range(SLOTS)
