@@ -5,6 +5,8 @@ Both are modules, so that their statistics are saved with the policy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -56,9 +58,9 @@ class RewardScale(nn.Module):
 class ValueScale(nn.Module):
     """Between what the network says (mean 0, deviation 1) and real values (the value normalisation of MAPPO, arXiv:2103.01955)."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Sequence[int] = ()) -> None:
         super().__init__()
-        self.moments = RunningMoments(())
+        self.moments = RunningMoments(shape)
 
     def update(self, target: Tensor, mask: Tensor) -> None:
         self.moments.update(target, mask)

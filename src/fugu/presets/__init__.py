@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fugu.presets import arcade, atari, classic, gpu, minigrid, mujoco, pettingzoo, sanity
+from fugu.presets import arcade, atari, classic, gpu, minigrid, mujoco, pettingzoo, safe, sanity
 from fugu.presets.general import general
 from fugu.trainer.config import TrainConfig
 
@@ -23,7 +23,7 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
 }
 """environment -> its config"""
 
-BY_ALGORITHM: Mapping[str, Mapping[str, Callable[[], TrainConfig]]] = {}
+BY_ALGORITHM: Mapping[str, Mapping[str, Callable[[], TrainConfig]]] = {"safe_ppo": safe.PRESETS}
 """algorithm -> environment -> its config"""
 
 

@@ -46,6 +46,13 @@ METRICS: dict[str, Metric] = {
     "loss/explained_variance": Metric(
         "", "1 - Var(return - value) / Var(return) of a batch; 1 is perfect, 0 no better than the mean"
     ),
+    "loss/cost_value": Metric("", "mean value loss of the cost critics, in units of the deviation of their targets"),
+    "loss/cost_explained_variance": Metric(
+        "", "as loss/explained_variance, of the cost critics; with several costs their mean"
+    ),
+    "safe/limit": Metric("", "what an episode may cost on average"),
+    "safe/lambda": Metric("reward per cost", "the multiplier: what a unit of cost counts for in the advantage"),
+    "safe/over_limit": Metric("share", "of the episodes that ended last, those that cost more than the limit"),
     "loss/grad_norm": Metric("", "mean norm of the gradient before clipping"),
     "loss/total": Metric("", "mean of what is minimised"),
     "learning_rate": Metric("", "of the last optimizer step"),
@@ -63,6 +70,9 @@ METRICS: dict[str, Metric] = {
 OPEN = {
     "episode/cost/": Metric("", "mean undiscounted cost of this kind of the episodes that ended since the last line"),
     "env/": Metric("", "mean of a value that the environment logs, over the episodes since the last line"),
+    "safe/limit/": Metric("", "what an episode may cost on average, of this kind"),
+    "safe/lambda/": Metric("reward per cost", "the multiplier of this cost"),
+    "safe/over_limit/": Metric("share", "of the episodes that ended last, those that cost more of this kind than its limit"),
     "loss/": Metric("", "mean over the minibatches of an update"),
 }
 """prefix -> what an unlisted name under it means"""

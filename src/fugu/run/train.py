@@ -92,7 +92,7 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
 
 FIXED = (
     *("env", "env_kwargs", "algorithm", "seed", "device", "policy", "ppo.normalize_reward", "ppo.normalize_value"),
-    *("optimizer.name", "vector.num_envs"),
+    *("optimizer.name", "vector.num_envs", "safe.delay"),
 )
 """what a run cannot change: its weights, statistics and environments would not fit"""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fugu.algorithm.config import PPOConfig
+from fugu.algorithm.config import PPOConfig, SafeConfig
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
 from fugu.run.config import LogConfig
@@ -74,7 +74,7 @@ class TrainConfig:
 
     env: str = "cartpole"
     """name of a native environment, my_env.h, a Gymnasium id, module:Class or file.py:Class"""
-    algorithm: Literal["ppo"] = "ppo"
+    algorithm: Literal["ppo", "safe_ppo"] = "ppo"
     """how it learns"""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """settings of the environment; on the command line --env.NAME VALUE. Lists in them become tuples"""
@@ -104,6 +104,8 @@ class TrainConfig:
     """the network"""
     ppo: PPOConfig = field(default_factory=PPOConfig)
     """proximal policy optimization"""
+    safe: SafeConfig = field(default_factory=SafeConfig)
+    """limits on what episodes cost, for safe_ppo"""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """how weights follow gradients"""
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
