@@ -15,6 +15,7 @@
 #include "password.h"
 #include "pendulum.h"
 #include "pong.h"
+#include "safe_point.h"
 #include "snake.h"
 #include "spaces.h"
 #include "squared.h"
@@ -27,6 +28,6 @@ template <typename... E>
 struct List {};
 
 using AllEnvironments = List<Acrobot, Bandit, Breakout, CartPole, Connect4, Continuous, KnapsackCmdp, Maze, Memory, MountainCar,
-                             Multiagent, Password, Pendulum, Pong, Snake, Spaces, Squared, Stochastic, Tetris>;
+                             Multiagent, Password, Pendulum, Pong, SafePoint, Snake, Spaces, Squared, Stochastic, Tetris>;
 
 }  // namespace fugu

@@ -259,6 +259,55 @@ def test_agents_that_end_one_by_one_pay_several_costs_each(tmp_path):
         assert log.mean_costs == {"effort": (4 + 3 + 0 + 6) / 4, "time": (2 + 6 + 2 + 6) / 4}
 
 
+LANES = """#pragma once
+#include <fugu/env.h>
+struct Drift {
+  static constexpr const char* name = "drift";
+  static constexpr int agents = 1, time_limit = 7;
+  static constexpr bool lanes = true;
+  struct Obs { float at; };
+  using Action = int64_t;
+  static constexpr fugu::Field observation[] = {fugu::box("", 1)};
+  static constexpr fugu::Field action[] = {fugu::discrete("", 3)};
+  static constexpr const char* costs[] = {"left", "right"};
+  struct Params { float end = 4; };
+  static constexpr fugu::Param<Params> params[] = {{"end", &Params::end}};
+  struct State { float at; };
+  FUGU_HD static void reset(State& s, const Params&, fugu::Rng& rng) { s.at = static_cast<float>(rng.below(3)); }
+  FUGU_HD static bool step(State& s, const Params& p, const Action* action, float* reward, float* costs) {
+    const int way = static_cast<int>(action[0]) - 1;
+    s.at += static_cast<float>(way);
+    reward[0] = s.at;
+    costs[0] = fugu::select(way < 0, 1.0f, 0.0f);
+    costs[1] = fugu::select(way > 0, 0.5f, 0.0f);
+    return s.at >= p.end;
+  }
+  FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) { row->at = s.at; }
+};
+FUGU_ENVIRONMENT(Drift)
+"""
+
+
+def test_worlds_stepped_in_lanes_pay_as_those_stepped_alone(tmp_path):
+    """150 worlds are two blocks of lanes and a part of one; alone, each is a block of one."""
+    header = tmp_path / "drift.h"
+    header.write_text(LANES)
+    random = np.random.default_rng(0)
+    with fugu.vector.make(str(header), 150) as vec, fugu.vector.make(str(header), 150, backend="serial") as alone:
+        vec.reset(3)
+        alone.reset(3)
+        for _ in range(40):
+            action = random.integers(0, 3, 150)
+            counts = vec.rows.mask.copy()
+            vec.step(action)
+            alone.step(action)
+            expected = np.stack([(action == 0) * 1.0, (action == 2) * 0.5], 1) * counts[:, None]
+            np.testing.assert_array_equal(vec.rows.cost, expected)
+            np.testing.assert_array_equal(alone.rows.cost, expected)
+        log, other = vec.drain_log(), alone.drain_log()
+        assert log.episodes == other.episodes > 300 and log.mean_costs == pytest.approx(other.mean_costs)
+
+
 def test_a_header_whose_step_takes_no_costs_is_told(tmp_path):
     header = tmp_path / "walkers.h"
     header.write_text(WALKERS.replace("bool* terminated, float* costs)", "bool* terminated)").replace("costs[2", "reward[0"))

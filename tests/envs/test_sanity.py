@@ -570,3 +570,34 @@ def test_knapsack_pays_and_costs_what_its_header_says():
         assert log.mean_return == near(gain, **spread) and log.mean_costs["cost"] == near(cost, **spread)
         assert log.mean_length == 20 and log.mean_values["score"] == near(gain / 20)
     assert play("knapsack_cmdp", always(1), steps=7, pay_b=2.0).mean_return == pytest.approx(14)
+
+
+# safe_point
+
+
+def test_safe_point_pays_the_straight_way_and_charges_for_hazards():
+    def straight(obs, rng):
+        return np.clip(5 * obs[:, 4:6] / np.linalg.norm(obs[:, 4:6], axis=1, keepdims=True), -1, 1).astype(np.float32)
+
+    still = play("safe_point", lambda obs, rng: np.zeros((len(obs), 2), np.float32), episodes=500, worlds=256)
+    assert still.mean_return == 0 and still.mean_costs["cost"] == 0  # no episode begins in a hazard
+    log = play("safe_point", straight, episodes=500, worlds=256)
+    assert log.mean_return > 20 and log.mean_values["score"] > 10 and log.mean_costs["cost"] > 30
+    assert log.mean_length == 250
+    assert play("safe_point", straight, episodes=500, worlds=256, hazard_radius=0.01).mean_costs["cost"] < 1
+
+
+def test_safe_point_costs_are_steps_inside_a_hazard():
+    """Rebuilt from what is observed: hazards are nearest first, so the first one decides."""
+    with fugu.vector.make("safe_point", 64) as vec:
+        obs, _ = vec.reset(0)
+        rng = np.random.default_rng(0)
+        paid = 0
+        for _ in range(240):
+            obs, *_ = vec.step(rng.uniform(-1, 1, (64, 2)).astype(np.float32))
+            far = np.linalg.norm(obs[:, 6:].reshape(64, 8, 2), axis=2)
+            assert (np.diff(far, axis=1) > -1e-6).all()
+            sure = abs(far[:, 0] - 0.18) > 1e-5
+            np.testing.assert_array_equal(vec.rows.cost[sure, 0], far[sure, 0] < 0.18)
+            paid += vec.rows.cost.sum()
+        assert paid > 500

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fugu.algorithm.config import PPOConfig, SafeConfig
 from fugu.algorithm.contract import Metrics
@@ -25,7 +25,7 @@ from fugu.algorithm.losses import explained_variance, row_weight
 from fugu.algorithm.make import default_policy, seeded
 from fugu.algorithm.multiplier import CostMeter, Multiplier
 from fugu.algorithm.ppo import PPO, gae_of
-from fugu.algorithm.scale import ValueScale
+from fugu.algorithm.scale import RewardScale, ValueScale
 from fugu.emulation.env import cost_metric
 from fugu.errors import ConfigError
 from fugu.policy.actor_critic import ActorCritic
@@ -78,6 +78,11 @@ class SafePPO(PPO):
             "multiplier": self.multiplier,
             "cost_meter": self.meter,
         }
+        self.cost_units: list[RewardScale] = []
+        """of costs that are learned from in units of the deviation of their discounted sums, because rewards are, too"""
+        if config.normalize_reward:
+            self.cost_units = [RewardScale(num_agents, safe.cost_gamma).to(self.device) for _ in costs]
+            self.modules["cost_units"] = nn.ModuleList(self.cost_units)
         self._over_limit = torch.zeros(len(costs), dtype=torch.float64, device=self.device)
 
     @property
@@ -105,9 +110,18 @@ class SafePPO(PPO):
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
         batch = batch.to(self.device)
         self._charge(batch)
-        batch = super().prepare(batch, progress)
+        batch = super().prepare(batch.also(cost=self._in_units(batch)), progress)
         self.cost_scale.update(batch["cost_target"], batch["mask"])
         return batch
+
+    def _in_units(self, batch: Batch) -> Tensor:
+        """The costs that are learned from: as they are, or scaled and cut off as rewards are."""
+        if not self.cost_units:
+            return batch["cost"]
+        ended, clip = batch["terminated"] | batch["truncated"], self.config.reward_clip
+        scaled = [units(batch["cost"][..., k], ended, batch["mask"]) for k, units in enumerate(self.cost_units)]
+        cost = torch.stack(scaled, -1)
+        return cost if clip is None else cost.clamp(-clip, clip)
 
     def _charge(self, batch: Batch) -> None:
         """Move the multipliers by what the episodes that ended in this batch cost."""
@@ -159,6 +173,8 @@ class SafePPO(PPO):
     def restarted(self) -> None:
         super().restarted()
         self.meter.running.zero_()
+        for units in self.cost_units:
+            units.running.zero_()
 
     def state(self) -> dict[str, Tensor]:
         return {**super().state(), "over_limit": self._over_limit.clone()}

@@ -20,6 +20,7 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     **minigrid.PRESETS,
     **pettingzoo.PRESETS,
     **atari.PRESETS,
+    **safe.FREE,
 }
 """environment -> its config"""
 
