@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import torch
 from gymnasium import spaces as gs
 
 from fugu.algorithm.config import PPOConfig, SafeConfig
+from fugu.algorithm.make import seeded
 from fugu.algorithm.safe_ppo import SafePPO
+from fugu.cuda import emulation
 from fugu.errors import ConfigError
 from fugu.policy.actor_critic import make_policy
 from fugu.policy.config import PolicyConfig
@@ -38,7 +41,7 @@ CONFIG = TrainConfig(
 
 def algorithm(costs: int = 1, ppo: PPOConfig | None = None, **safe: Any) -> SafePPO:
     policy = make_policy(*SPACES, PolicyConfig(hidden=(8,)), seed=0)
-    critic = Critic(SPACES[0], PolicyConfig(hidden=(8,)), costs)
+    critic = seeded(0, lambda: Critic(SPACES[0], PolicyConfig(hidden=(8,)), costs))
     settings = SafeConfig(limit=(1.0,), **safe)
     names = tuple(f"cost {k}" for k in range(costs))
     return SafePPO(policy, critic, ppo or PPOConfig(), settings, costs=names, num_agents=6, seed=0)
@@ -226,3 +229,25 @@ def test_one_limit_may_stand_for_all_costs():
     assert SafeConfig(limit=10).limit == (10.0,)
     assert SafeConfig(limit=(10,)).limits(("a", "b")) == (10.0, 10.0)
     assert SafeConfig(limit=(10, 2)).limits(("a", "b")) == (10.0, 2.0)
+
+
+def test_kernels_of_a_gpu_give_the_same_estimates_and_loss():
+    """On rows of the same time side by side, as a rollout on a GPU lays them, with two costs between each other in memory."""
+
+    def by_time(column: torch.Tensor) -> torch.Tensor:
+        return column.transpose(0, 1).contiguous().transpose(0, 1) if column.dim() > 1 and column.shape[1] == 9 else column
+
+    given = batch(costs=2)
+    lying = Batch({name: by_time(column) for name, column in given.columns.items()})
+    results = []
+    for rows, where in ((given, nullcontext()), (lying, emulation())):
+        safe = algorithm(costs=2, multiplier_start=0.7)
+        with where:
+            ready = safe.prepare(rows, 0.0)
+            part = ready.rows(torch.tensor([4, 1, 5]))
+            loss, metrics = safe.loss(part)
+            loss.backward()
+        gradient = torch.cat([p.grad.flatten() for p in safe.cost_critic.parameters()])
+        results.append((ready["advantage"], ready["cost_target"], part["cost_bootstrap"], metrics["loss/cost_value"], gradient))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

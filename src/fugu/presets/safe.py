@@ -40,15 +40,16 @@ def _point(algorithm: str) -> TrainConfig:
     return TrainConfig(
         env="safe_point",
         algorithm="safe_ppo" if safe else "ppo",
-        steps=3_000_000 if safe else 1_000_000,
+        steps=2_000_000 if safe else 1_000_000,
         horizon=125,
         minibatch=1000,
         epochs=4,
         vector=VectorConfig(num_envs=64, num_workers=1),
-        policy=PolicyConfig(hidden=(64, 64), share=False, initial_std=0.5),
-        ppo=PPOConfig(gamma=0.95, lam=0.9, entropy_coef=0.0, normalize_reward=True),
-        safe=SafeConfig(limit=(10.0,), kp=0.2, ki=0.03, kd=0.2, cost_gamma=0.95, cost_lam=0.9) if safe else SafeConfig(),
-        optimizer=OptimizerConfig(learning_rate=1e-3, final_rate=0.3),
+        # normalised: the way to the nearest hazard is short, and would be a small number among large ones
+        policy=PolicyConfig(hidden=(64, 64), share=False, initial_std=0.5, normalize_observation=True),
+        ppo=PPOConfig(gamma=0.95, lam=0.9, entropy_coef=0.003, normalize_reward=True),
+        safe=SafeConfig(limit=(10.0,), ki=0.1, multiplier_start=1.0, cost_gamma=0.95, cost_lam=0.9) if safe else SafeConfig(),
+        optimizer=OptimizerConfig(learning_rate=2e-3, final_rate=0.3),
     )
 
 
