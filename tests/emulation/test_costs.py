@@ -150,6 +150,18 @@ class Pair:
     def close(self) -> None: ...
 
 
+def test_native_costs_are_in_the_infos_of_gymnasiums_own_kinds():
+    actions = np.array([1, 0, 1])
+    many = gymnasium.make_vec("fugu.envs:fugu/KnapsackCmdp-v0", num_envs=3)
+    many.reset(seed=0)
+    info = many.step(actions)[-1]
+    assert info["cost"].tolist() == [1, 0, 1] and info["_cost"].all()
+    many.close()
+    one = gymnasium.make("fugu.envs:fugu/KnapsackCmdp-v0")
+    assert "cost" not in one.reset(seed=0)[1]
+    assert [one.step(action)[-1]["cost"] for action in actions] == [1, 0, 1]
+
+
 def test_each_agent_of_a_team_pays_its_own():
     with fugu.vector.make(Pair, 1, backend="serial") as vec:
         vec.reset(0)
