@@ -56,3 +56,14 @@ def test_other_rules_for_the_price_keep_the_limit_too(multiplier, tmp_path):
 def test_a_limit_of_zero_makes_it_leave_everything(tmp_path):
     mean, cost = played("safe_ppo", 0, tmp_path, limit=(0.0,))
     assert cost <= 0.5 and mean <= 1
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(1800)
+def test_a_point_goes_round_hazards_and_hardly_loses_by_it(tmp_path):
+    """PPO takes 21.6 at a cost of 35; the limit is 10."""
+    settings = {"runs": tmp_path, "threads": 1, "log.board": "off"}
+    rows = fugu.train("safe_point", algorithm="safe_ppo", **settings).metrics()
+    late = [row for row in rows if row["steps"] > 0.8 * rows[-1]["steps"] and "episode/cost" in row]
+    cost, mean = (sum(row[name] for row in late) / len(late) for name in ("episode/cost", "episode/return"))
+    assert 7 <= cost <= 11 and mean >= 15, (cost, mean)
