@@ -2,6 +2,7 @@
 
 python benchmarks/learning.py                                  # the native environments, five seeds each
 python benchmarks/learning.py cartpole CartPole-v1 --seeds 3 --jobs 2
+python benchmarks/learning.py knapsack_cmdp --set algorithm=safe_ppo
 python benchmarks/learning.py pong --set learning_rate=3e-3 --set hidden=[128]
 """
 
@@ -47,6 +48,7 @@ def train_one(env: str, seed: int, changes: dict[str, object], episodes: int) ->
         "interval": [low, high],
         **({} if wins is None else {"wins_against_random": wins, "losses_against_random": losses}),
         "mean_length": float(np.mean(result.lengths)),
+        **({"mean_costs": result.mean_costs} if result.costs else {}),
         "steps": rows[-1]["steps"],
         "seconds": seconds,
         "steps_per_second": float(speed),
@@ -144,6 +146,8 @@ def main() -> int:
             + f"  {seconds:.1f} s  {speed:,.0f} steps/s {errors or ''}",
             flush=True,
         )
+        if costs := [cost for r in runs for cost in r.get("mean_costs", {}).items()]:
+            print("    costs:", " ".join(f"{name} {cost:.2f}" for name, cost in costs), flush=True)
         if scores:
             longest = next(r for r in runs if "error" not in r)
             print("   ", " ".join(f"{x:.3g}" for x in longest["curve"]), flush=True)

@@ -93,6 +93,9 @@ nb::dict describe(const fugu::EngineApi& api) {
   out["params"] = params;
   out["bounds"] = bounds;
   out["logs"] = nb::tuple(logs);
+  nb::list costs;
+  for (int i = 0; i < api.costs; ++i) costs.append(api.cost[i]);
+  out["costs"] = nb::tuple(costs);
   out["renders"] = api.render != nullptr;
   out["masks_actions"] = api.masks_actions;
   out["world_bytes"] = api.world_bytes;
@@ -182,6 +185,9 @@ class Worlds {
       if (api_.masks_actions) {
         out.action_mask = static_cast<bool*>(need(nb::cast<Array>(given[6]), rows * static_cast<size_t>(api_.choices)));
       }
+      if (api_.costs > 0) {
+        out.cost = static_cast<float*>(need(nb::cast<Array>(given[7]), rows * static_cast<size_t>(api_.costs) * sizeof(float)));
+      }
     }
     api_.bind(engine_, need(action, worlds_ * agents * api_.action_bytes),
               static_cast<const int64_t*>(need(seeds, worlds_ * sizeof(int64_t))));
@@ -245,6 +251,7 @@ class Worlds {
     }
     nb::dict values;
     for (int i = 0; i < api_.logs; ++i) values[api_.log[i]] = sum.values[i];
+    for (int i = 0; i < api_.costs; ++i) values[api_.cost[i]] = sum.values[api_.logs + i];
     return nb::make_tuple(sum.episodes, sum.returns, sum.lengths, values);
   }
 

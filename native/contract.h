@@ -23,6 +23,19 @@ constexpr size_t row_bytes(const Field (&fields)[N]) {
   return (end + largest - 1) / largest * largest;
 }
 
+// Whether step takes `costs` after whatever else it takes.
+template <typename E>
+constexpr bool takes_costs() {
+  using S = typename E::State;
+  using P = typename E::Params;
+  using A = typename E::Action;
+  return requires(S& s, const P& p, Rng& rng, const A* a, float* x) { static_cast<bool>(E::step(s, p, rng, a, x, x)); } ||
+         requires(S& s, const P& p, const A* a, float* x) { static_cast<bool>(E::step(s, p, a, x, x)); } ||
+         requires(S& s, const P& p, Rng& rng, const A* a, const bool* fresh, float* x, bool* terminated) {
+           E::step(s, p, rng, a, fresh, x, terminated, x);
+         };
+}
+
 template <typename E>
 constexpr bool is_environment() {
   static_assert(requires { E::name; }, "add: static constexpr const char* name = \"...\";");
@@ -42,7 +55,9 @@ constexpr bool is_environment() {
                 "add: static void reset(State& state, const Params& params, fugu::Rng& rng)");
   static_assert(requires(const typename E::State& s, const typename E::Params& p, typename E::Obs* row) { E::observe(s, p, 0, row); },
                 "add: static void observe(const State& state, const Params& params, int agent, Obs* row)");
-  if constexpr (requires { requires E::independent; })
+  if constexpr (requires { E::costs; })
+    static_assert(takes_costs<E>(), "an environment with costs needs a step with a last argument float* costs");
+  else if constexpr (requires { requires E::independent; })
     static_assert(requires(typename E::State& s, const typename E::Params& p, Rng& rng, const typename E::Action* a, const bool* fresh,
                            float* reward, bool* terminated) { E::step(s, p, rng, a, fresh, reward, terminated); },
                   "independent agents need: static void step(State&, const Params&, fugu::Rng&, const Action* actions, "

@@ -35,6 +35,7 @@ struct Columns {  // of some worlds; the first row is that of the first of them
   float* reward = nullptr;
   bool *terminated = nullptr, *truncated = nullptr, *first = nullptr, *mask = nullptr;
   bool* action_mask = nullptr;  // null: the environment offers none
+  float* cost = nullptr;        // null: it has none
 };
 
 struct ParamInfo {
@@ -46,15 +47,15 @@ struct ParamInfo {
 
 // An environment and its engine behind plain functions, so that one compiled elsewhere (`fugu build`) can be loaded at run time.
 // Its first member says which version of this struct it was compiled against.
-constexpr uint32_t kAbi = 6;
+constexpr uint32_t kAbi = 7;
 
 struct EngineApi {
   uint32_t abi;
   const char* name;
-  int agents, time_limit, width, height, observations, actions, params, logs;
+  int agents, time_limit, width, height, observations, actions, params, logs, costs;
   const Field *observation, *action;
   const ParamInfo* param;
-  const char* const* log;
+  const char *const *log, *const *cost;
   size_t obs_bytes, action_bytes, params_bytes, world_bytes;
   bool masks_actions;
   int choices;  // columns of an action mask
@@ -74,6 +75,20 @@ struct EngineApi {
   void (*pack_params)(const double* settings, void* params);  // as the environment's own struct, of params_bytes
 };
 
+// What the running episodes of some worlds have cost, and where that of one of them is; nothing where there are no costs.
+template <size_t Worlds, int Numbers>
+struct BlockCosts {
+  double costs[Worlds][Numbers] = {};
+};
+template <size_t Worlds>
+struct BlockCosts<Worlds, 0> {};
+template <int Numbers>
+struct PlaceCosts {
+  double (&costs)[Numbers];
+};
+template <>
+struct PlaceCosts<0> {};
+
 template <typename E>
 class Engine {
  public:
@@ -83,6 +98,7 @@ class Engine {
   using Params = typename E::Params;
   static constexpr size_t A = E::agents;
   static constexpr bool kLanes = Traits<E>::kLanes, kMasks = Traits<E>::kMasks;
+  static constexpr int kCosts = Traits<E>::kCosts;
   static_assert(std::is_trivially_copyable_v<State> && std::is_trivially_copyable_v<Obs> && std::is_trivially_copyable_v<Action>);
 
   Engine(size_t worlds, const double* settings, int time_limit)
@@ -114,6 +130,10 @@ class Engine {
       if constexpr (requires { E::logs; }) {
         out.log = E::logs;
         out.logs = std::size(E::logs);
+      }
+      if constexpr (kCosts > 0) {
+        out.cost = E::costs;
+        out.costs = kCosts;
       }
       out.obs_bytes = sizeof(Obs);
       out.action_bytes = sizeof(Action);
@@ -173,14 +193,14 @@ class Engine {
   // Worlds lie one after the other, or, with lanes, a block of them side by side, so that loops run over each column of it.
   static constexpr size_t kPerBlock = kLanes ? kBlock : 1;
 
-  struct alignas(kLanes ? 64 : 0) Block {
+  struct alignas(kLanes ? 64 : 0) Block : BlockCosts<kPerBlock, static_cast<int>(A) * kCosts> {
     State state[kPerBlock]{};
     Rng rng[kPerBlock]{};
     double returns[kPerBlock][A] = {};
     int32_t length[kPerBlock][kClocks] = {};
     bool ended[kPerBlock][kClocks] = {};
   };
-  struct Place {  // of one world in its block
+  struct Place : PlaceCosts<static_cast<int>(A) * kCosts> {  // of one world in its block
     State& state;
     Rng& rng;
     double (&returns)[A];
@@ -190,7 +210,10 @@ class Engine {
   Place at(size_t w) {
     Block& block = blocks_[w / kPerBlock];
     const size_t i = w % kPerBlock;
-    return {block.state[i], block.rng[i], block.returns[i], block.length[i], block.ended[i]};
+    if constexpr (kCosts > 0)
+      return {{block.costs[i]}, block.state[i], block.rng[i], block.returns[i], block.length[i], block.ended[i]};
+    else
+      return {{}, block.state[i], block.rng[i], block.returns[i], block.length[i], block.ended[i]};
   }
 
   // `out` is a copy: bytes written to rows could else be bytes of its pointers.
@@ -222,7 +245,7 @@ class Engine {
   static WorldRows<E> rows(size_t row, const Columns& out) {
     const size_t i = row * A;
     return {static_cast<Obs*>(out.obs) + i, out.reward + i, out.terminated + i, out.truncated + i, out.first + i, out.mask + i,
-            kMasks ? out.action_mask + i * Traits<E>::kChoices : nullptr};
+            kMasks ? out.action_mask + i * Traits<E>::kChoices : nullptr, kCosts > 0 ? out.cost + i * kCosts : nullptr};
   }
 
 #ifdef FUGU_AVX2
@@ -257,7 +280,16 @@ class Engine {
     for (size_t i = 0; i < n; ++i) {
       State next = state[i];
       float paid;
-      done[i] = E::step(next, params, action + i, &paid);
+      if constexpr (kCosts > 0) {
+        float costs[kCostRoom<E>];
+        done[i] = E::step(next, params, action + i, &paid, costs);
+        for (int k = 0; k < kCosts; ++k) {
+          out.cost[(row + i) * kCosts + static_cast<size_t>(k)] = costs[k];
+          block.costs[from + i][k] += static_cast<double>(costs[k]);
+        }
+      } else {
+        done[i] = E::step(next, params, action + i, &paid);
+      }
       state[i] = next;
       reward[i] = paid;
     }

@@ -18,6 +18,8 @@
 //   acting(state, agent)    false: the agent waits for its turn
 //   action_mask(state, params, agent, mask)                            one bool per discrete choice
 //   logs, log(state, params, agent, values)                            named values added up when an episode ends
+//   costs                   names of what a step costs beside its reward, as an array; step then has a last argument float* costs
+//                           and sets cost k of agent a at costs[a * count + k]
 //   width, height, render(state, params, canvas)                       a picture (host only; canvas.h)
 // A header of one's own ends with FUGU_ENVIRONMENT(E), outside all namespaces; `fugu build` compiles it.
 // The engine (engine.h) does everything else, once for all: auto-reset, time limit, statistics, masks, buffers, seeds, threads.

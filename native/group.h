@@ -69,7 +69,8 @@ class Group final : public Job {
             all.truncated + i,
             all.first + i,
             all.mask + i,
-            all.action_mask == nullptr ? nullptr : all.action_mask + i * static_cast<size_t>(api_.choices)};
+            all.action_mask == nullptr ? nullptr : all.action_mask + i * static_cast<size_t>(api_.choices),
+            all.cost == nullptr ? nullptr : all.cost + i * static_cast<size_t>(api_.costs)};
   }
   void take(size_t first, size_t end) {
     const size_t low = low_ + first * size_, high = std::min(low_ + end * size_, high_);

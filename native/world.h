@@ -42,6 +42,14 @@ struct Traits {
   static constexpr bool kTurns = requires(const State& s) { E::acting(s, 0); };
   static constexpr bool kLanes = requires { requires E::lanes; };
   static constexpr bool kLogs = requires { E::logs; };
+
+  FUGU_HD static constexpr int cost_count() {
+    if constexpr (requires { E::costs; })
+      return count_of(E::costs);
+    else
+      return 0;
+  }
+  static constexpr int kCosts = cost_count();
   static_assert(!kLanes || (kAgents == 1 && !kIndependent && !kMasks && !kTurns),
                 "lanes are for environments of one agent that always acts, without action masks");
 
@@ -62,17 +70,27 @@ struct Traits {
   }
   static constexpr int kChoices = choices();
 
-  FUGU_HD static constexpr int log_count() {
+  // Values that are summed when an episode ends: the environment's own, then what it cost.
+  FUGU_HD static constexpr int own_logs() {
     if constexpr (kLogs)
       return count_of(E::logs);
     else
       return 0;
   }
-  static_assert(log_count() <= kMaxLogs);
+  FUGU_HD static constexpr int log_count() { return own_logs() + kCosts; }
+  static_assert(log_count() <= kMaxLogs, "at most 8 logs and costs together");
 };
 
+// What the running episodes of `Agents` agents have cost so far; nothing, and no bytes, where there are no costs.
+template <int Agents, int Costs>
+struct CostSums {
+  double costs[Agents * Costs];
+};
+template <int Agents>
+struct CostSums<Agents, 0> {};
+
 template <typename E>
-struct World {
+struct World : CostSums<Traits<E>::kAgents, Traits<E>::kCosts> {
   typename E::State state;
   Rng rng;
   double returns[Traits<E>::kAgents];
@@ -80,21 +98,24 @@ struct World {
   bool ended[Traits<E>::kClocks];
 };
 
-// Where the rows of a world go: agent a's at obs[a], reward[a], ..., action_mask[a * kChoices].
+// Where the rows of a world go: agent a's at obs[a], reward[a], ..., action_mask[a * kChoices], cost[a * kCosts].
 template <typename E>
 struct WorldRows {
   typename E::Obs* obs;
   float* reward;
   bool *terminated, *truncated, *first, *mask;
   bool* action_mask;  // only if the environment offers one
+  float* cost;        // only if it has costs
 };
 
 template <typename E, typename W>
 FUGU_HD FUGU_INLINE void write_row(const W& world, const typename E::Params& params, const WorldRows<E>& out, int a, float reward,
-                                   bool terminated, bool truncated, bool first) {
+                                   [[maybe_unused]] const float* costs, bool terminated, bool truncated, bool first) {
   using T = Traits<E>;
   E::observe(world.state, params, a, out.obs + a);
   out.reward[a] = reward;
+  if constexpr (T::kCosts > 0)
+    for (int k = a * T::kCosts; k < (a + 1) * T::kCosts; ++k) out.cost[k] = costs == nullptr ? 0.0f : costs[k];
   out.terminated[a] = terminated;
   out.truncated[a] = truncated;
   out.first[a] = first;
@@ -120,9 +141,28 @@ FUGU_HD FUGU_INLINE void log_episode(const W& world, const typename E::Params& p
   if constexpr (T::kLogs) {
     float values[kMaxLogs] = {};
     E::log(world.state, params, a, values);
-    for (int i = 0; i < T::log_count(); ++i) sum.values[i] += values[i];
+    for (int i = 0; i < T::own_logs(); ++i) sum.values[i] += values[i];
   }
+  if constexpr (T::kCosts > 0)
+    for (int k = 0; k < T::kCosts; ++k) sum.values[T::own_logs() + k] += world.costs[a * T::kCosts + k];
 }
+
+// Nothing of what agent a's episode has cost counts any longer.
+template <typename E, typename W>
+FUGU_HD FUGU_INLINE void forget_costs([[maybe_unused]] W& world, [[maybe_unused]] int a) {
+  if constexpr (Traits<E>::kCosts > 0)
+    for (int k = 0; k < Traits<E>::kCosts; ++k) world.costs[a * Traits<E>::kCosts + k] = 0;
+}
+
+template <typename E, typename W>
+FUGU_HD FUGU_INLINE void add_costs([[maybe_unused]] W& world, [[maybe_unused]] int a, [[maybe_unused]] const float* costs) {
+  if constexpr (Traits<E>::kCosts > 0)
+    for (int k = a * Traits<E>::kCosts; k < (a + 1) * Traits<E>::kCosts; ++k) world.costs[k] += static_cast<double>(costs[k]);
+}
+
+// Room for the costs of one step; an array of none is not allowed.
+template <typename E>
+constexpr int kCostRoom = Traits<E>::kCosts > 0 ? Traits<E>::kCosts * Traits<E>::kAgents : 1;
 
 // Starts a new episode of all agents.
 template <typename E, typename W>
@@ -135,7 +175,8 @@ FUGU_HD FUGU_INLINE void begin_world(W& world, const typename E::Params& params,
   }
   for (int a = 0; a < T::kAgents; ++a) {
     world.returns[a] = 0;
-    write_row<E>(world, params, out, a, 0.0f, false, false, true);
+    forget_costs<E>(world, a);
+    write_row<E>(world, params, out, a, 0.0f, nullptr, false, false, true);
   }
 }
 
@@ -145,9 +186,14 @@ FUGU_HD FUGU_INLINE void go_on(W& world, const typename E::Params& params, int t
                                const WorldRows<E>& out, LogSum& sum) {
   using T = Traits<E>;
   float reward[T::kAgents];
+  [[maybe_unused]] float costs[kCostRoom<E>];
   bool terminated;
-  if constexpr (T::kLanes)
+  if constexpr (T::kLanes && T::kCosts > 0)
+    terminated = E::step(world.state, params, action, reward, costs);
+  else if constexpr (T::kLanes)
     terminated = E::step(world.state, params, action, reward);
+  else if constexpr (T::kCosts > 0)
+    terminated = E::step(world.state, params, world.rng, action, reward, costs);
   else
     terminated = E::step(world.state, params, world.rng, action, reward);
   const bool truncated = !terminated && time_limit > 0 && world.length[0] + 1 >= time_limit;
@@ -155,7 +201,8 @@ FUGU_HD FUGU_INLINE void go_on(W& world, const typename E::Params& params, int t
   world.ended[0] = terminated || truncated;
   for (int a = 0; a < T::kAgents; ++a) {
     world.returns[a] += reward[a];
-    write_row<E>(world, params, out, a, reward[a], terminated, truncated, false);
+    add_costs<E>(world, a, costs);
+    write_row<E>(world, params, out, a, reward[a], costs, terminated, truncated, false);
     if (world.ended[0]) log_episode<E>(world, params, a, sum);
   }
 }
@@ -166,18 +213,24 @@ FUGU_HD FUGU_INLINE void go_on_one_by_one(W& world, const typename E::Params& pa
                                           const typename E::Action* action, const WorldRows<E>& out, LogSum& sum) {
   using T = Traits<E>;
   float reward[T::kAgents] = {};
+  [[maybe_unused]] float costs[kCostRoom<E>] = {};
   bool terminated[T::kAgents] = {}, fresh[T::kAgents];
   for (int a = 0; a < T::kAgents; ++a) {
     fresh[a] = world.ended[a];
-    if (fresh[a]) world.length[a] = 0, world.returns[a] = 0;
+    if (fresh[a]) world.length[a] = 0, world.returns[a] = 0, forget_costs<E>(world, a);
   }
-  E::step(world.state, params, world.rng, action, fresh, reward, terminated);
+  if constexpr (T::kCosts > 0)
+    E::step(world.state, params, world.rng, action, fresh, reward, terminated, costs);
+  else
+    E::step(world.state, params, world.rng, action, fresh, reward, terminated);
   for (int a = 0; a < T::kAgents; ++a) {
     const bool truncated = !fresh[a] && !terminated[a] && time_limit > 0 && world.length[a] + 1 >= time_limit;
     world.length[a] += !fresh[a];
     world.ended[a] = !fresh[a] && (terminated[a] || truncated);
     world.returns[a] += fresh[a] ? 0.0f : reward[a];
-    write_row<E>(world, params, out, a, fresh[a] ? 0.0f : reward[a], terminated[a] && !fresh[a], truncated, fresh[a]);
+    if (!fresh[a]) add_costs<E>(world, a, costs);
+    write_row<E>(world, params, out, a, fresh[a] ? 0.0f : reward[a], fresh[a] ? nullptr : costs, terminated[a] && !fresh[a],
+                 truncated, fresh[a]);
     if (world.ended[a]) log_episode<E>(world, params, a, sum);
   }
 }

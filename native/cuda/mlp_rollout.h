@@ -66,6 +66,7 @@ template <typename E, typename N, typename D>
 __device__ inline void rollout_kernel(const RolloutArguments& a, const typename E::Params& params) {
   static_assert(E::agents == 1 && !Traits<E>::kMasks && Traits<E>::kChoices == N::kChoices && sizeof(typename E::Action) == 8);
   static_assert(sizeof(typename E::Obs) == sizeof(float) * N::width(0));
+  static_assert(Traits<E>::kCosts == 0);  // there is no slab for them
   FUGU_SHARED(float, shared);
   load_parameters<N>(shared, a.parameters);
   const int strip = static_cast<int>(blockIdx.x) * D::kStrips + warp_of_thread() / D::kSplit, lane = lane_of_thread();
@@ -106,7 +107,7 @@ __device__ inline void rollout_kernel(const RolloutArguments& a, const typename 
       a.logprob[at] = logit - now.offset;
       a.value[at] = values.real(now.value);
       const WorldRows<E> rows{row,           a.reward + at,  a.terminated + at, a.truncated + at,
-                              a.first + next, a.mask + next, nullptr};
+                              a.first + next, a.mask + next, nullptr,           nullptr};
       step_world<E>(*world, params, a.time_limit, &action, rows, ended);
     }
     D::meet();

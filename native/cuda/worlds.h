@@ -48,6 +48,7 @@ struct DeviceRows {
   bool *first, *mask, *action_mask;
   float* reward;
   bool *terminated, *truncated;
+  float* cost;
 };
 
 // Bytes from `from`, which is aligned to 16, by all lanes of a warp.
@@ -90,7 +91,8 @@ __device__ inline void write_rows(const DeviceRows<E>& out, int worlds, int w, b
   char* const staged_masks = staged + kStagedBytes<E> - 32 * kMaskBytes<E>;
   if (here) {
     WorldRows<E> rows{nullptr,           out.reward + agent, out.terminated + agent, out.truncated + agent,
-                      out.first + agent, out.mask + agent,   nullptr};
+                      out.first + agent, out.mask + agent,   nullptr,                nullptr};
+    if constexpr (Traits<E>::kCosts > 0) rows.cost = out.cost + agent * Traits<E>::kCosts;
     if constexpr (kMaskBytes<E> > 0) rows.action_mask = reinterpret_cast<bool*>(staged_masks + lane * kMaskBytes<E>);
     if constexpr (kOneStore<E>) {
       typename E::Obs own[E::agents] = {};

@@ -9,6 +9,7 @@
 #include "continuous.h"
 #include "foraging.h"
 #include "hidden_bonus.h"
+#include "knapsack_cmdp.h"
 #include "maze.h"
 #include "memory.h"
 #include "mountain_car.h"
@@ -17,6 +18,7 @@
 #include "pendulum.h"
 #include "pong.h"
 #include "reverse.h"
+#include "safe_point.h"
 #include "snake.h"
 #include "spaces.h"
 #include "squared.h"
@@ -28,7 +30,8 @@ namespace fugu {
 template <typename... E>
 struct List {};
 
-using AllEnvironments = List<Acrobot, Bandit, Breakout, CartPole, Connect4, Continuous, Foraging, HiddenBonus, Maze, Memory, MountainCar,
-                             Multiagent, Password, Pendulum, Pong, Reverse, Snake, Spaces, Squared, Stochastic, Tetris>;
+using AllEnvironments = List<Acrobot, Bandit, Breakout, CartPole, Connect4, Continuous, Foraging, HiddenBonus, KnapsackCmdp, Maze, Memory,
+                             MountainCar, Multiagent, Password, Pendulum, Pong, Reverse, SafePoint, Snake, Spaces, Squared, Stochastic,
+                             Tetris>;
 
 }  // namespace fugu

@@ -78,3 +78,12 @@ def test_without_the_extra_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert main(["plot", "--runs", str(trained)]) == 1
     assert capsys.readouterr().err.strip().endswith('pip install "fugu-rl[plot]"')
+
+
+def test_costs_are_drawn_with_their_limit(tmp_path: Path) -> None:
+    run = fugu.train("knapsack_cmdp", algorithm="safe_ppo", runs=tmp_path, steps=12_000, **{"log.board": "off"})
+    assert curves._usual([run.folder]) == ["episode/return", "episode/cost", "safe/lambda"]
+    assert curves._limits([run.folder], "episode/cost") == [10.0] and curves._limits([run.folder], "episode/return") == []
+    assert (
+        "<!-- limit 10 -->" in run.plot(tmp_path / "curves.svg").read_text()
+    )  # labels are shapes, with what they say beside them

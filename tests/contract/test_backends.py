@@ -49,6 +49,16 @@ class Mixed(gymnasium.Env):
         }
 
 
+class Costly(Mixed):
+    """With two costs of each step, and an info in every one."""
+
+    costs = ("force", "late")
+
+    def step(self, action: dict[str, Any]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated, truncated, {**info, "force": abs(reward), "late": float(self.t > 3)}
+
+
 def record(vec: fugu.vector.VecEnv, steps: int, seed: int) -> dict[int, list[Any]]:
     """Everything each agent sees over ``steps`` of its own steps, with actions that depend on nothing but agent and time."""
     rng = np.random.default_rng(seed)
@@ -78,9 +88,11 @@ def _note(seen: dict[int, list[Any]], rows: Rows) -> None:
                 bool(rows.first[i]),
                 bool(rows.mask[i]),
                 None if rows.action_mask is None else rows.action_mask[i].tobytes(),
+                None if rows.cost is None else rows.cost[i].tobytes(),
                 info,
                 episode.get("r"),
                 episode.get("l"),
+                episode.get("c"),
             )
         )
 
@@ -104,7 +116,7 @@ def reference(env: Any) -> dict[int, list[Any]]:
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
-@pytest.mark.parametrize("env", [Mixed, "CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("env", [Costly, "CartPole-v1", "Pendulum-v1"])
 def test_backend_equals_serial_byte_for_byte(env, settings):
     with fugu.vector.make(env, 6, **settings) as vec:
         assert record(vec, 60, seed=11) == reference(env)
@@ -112,12 +124,12 @@ def test_backend_equals_serial_byte_for_byte(env, settings):
 
 def test_rows_follow_the_convention_by_brute_force():
     """The serial rows, rebuilt from a plain loop over one environment."""
-    with fugu.vector.make(Mixed, 1, backend="serial", seed=3) as vec:
+    with fugu.vector.make(Costly, 1, backend="serial", seed=3) as vec:
         seed = int(fugu.vector.vecenv.env_seeds(3, 1)[0])
-        env, packer = Mixed(), fugu.spaces.Packer(vec.obs_layout)
+        env, packer = Costly(), fugu.spaces.Packer(vec.obs_layout)
         vec.async_reset()
         obs, _ = env.reset(seed=seed)
-        reward, terminated, truncated, first = 0.0, False, False, True
+        reward, cost, terminated, truncated, first = 0.0, [0.0, 0.0], False, False, True
         for t in range(200):
             rows = vec.recv()
             row = vec.obs_layout.zeros()
@@ -126,17 +138,18 @@ def test_rows_follow_the_convention_by_brute_force():
             assert rows.obs[0].tobytes() == row.tobytes(), t
             assert (rows.reward[0], rows.terminated[0], rows.truncated[0]) == (np.float32(reward), terminated, truncated)
             assert (rows.first[0], rows.mask[0]) == (first, not ended)
+            assert rows.cost[0].tolist() == [np.float32(number) for number in cost], t
             action = vec.action_layout.zeros(1)
             move, force = vec.action_layout.leaf_views(action)
             move[...], force[...] = t % 4, t % 3 - 1
             vec.send(action)
             if ended:
                 obs, _ = env.reset()
-                reward, terminated, truncated, first = 0.0, False, False, True
+                reward, cost, terminated, truncated, first = 0.0, [0.0, 0.0], False, False, True
             else:
                 taken = {"move": move[0], "force": force[0]}
-                obs, reward, terminated, truncated, _ = env.step(taken)
-                first = False
+                obs, reward, terminated, truncated, info = env.step(taken)
+                cost, first = [info["force"], info["late"]], False
         vec.recv()
 
 

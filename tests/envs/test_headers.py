@@ -52,17 +52,23 @@ def test_all_environments_can_be_stepped_but_not_drawn_on_the_gpu():
       typename E::Action action[E::agents]{};
       typename E::Obs row{};
       float reward[E::agents];
+      float costs[8 * E::agents];
       fugu::Rng rng = fugu::Rng::of(1);
       E::reset(state, params, rng);
       if constexpr (requires { requires E::independent; }) {
         bool fresh[E::agents]{}, terminated[E::agents];
         E::step(state, params, rng, action, fresh, reward, terminated);
+      } else if constexpr (requires { E::costs; requires E::lanes; }) {
+        E::step(state, params, action, reward, costs);
       } else if constexpr (requires { requires E::lanes; }) {
         E::step(state, params, action, reward);
+      } else if constexpr (requires { E::costs; }) {
+        E::step(state, params, rng, action, reward, costs);
       } else {
         E::step(state, params, rng, action, reward);
       }
       E::observe(state, params, 0, &row);
+      static_cast<void>(costs);
       static_assert(!requires { E::width; });
       return 1;
     }

@@ -36,7 +36,8 @@ def play(name: str, policy: Policy, episodes: int = 20_000, worlds: int = 512, *
         return float(np.average(list(values), weights=weights))
 
     values = {key: mean(m.mean_values[key] for m in means) for key in means[-1].mean_values}
-    return EpisodeLog(count, mean(m.mean_return for m in means), mean(m.mean_length for m in means), values)
+    costs = {key: mean(m.mean_costs[key] for m in means) for key in means[-1].mean_costs}
+    return EpisodeLog(count, mean(m.mean_return for m in means), mean(m.mean_length for m in means), values, costs)
 
 
 def always(action: int) -> Policy:
@@ -552,3 +553,51 @@ def test_connect4_a_full_board_is_a_draw():
             _, reward, terminated, _, _ = vec.step(np.full(2, column))
             assert not reward.any() and terminated.all() == (i == 41)
         assert vec.drain_log().mean_values == {"score": 0.5, "draw": 1, "illegal": 0}
+
+
+# knapsack_cmdp
+
+
+def test_knapsack_pays_and_costs_what_its_header_says():
+    spread = {"spread": 5.0}  # of a return: 20 offers, each worth at most 2
+    for policy, gain, cost in (
+        (lambda obs, rng: (obs[:, 0] == 1).astype(np.int64), 20, 10),  # the optimum with a limit of 10
+        (always(1), 25, 20),
+        (coin(), 12.5, 10),
+        (always(0), 0, 0),
+    ):
+        log = play("knapsack_cmdp", policy)
+        assert log.mean_return == near(gain, **spread) and log.mean_costs["cost"] == near(cost, **spread)
+        assert log.mean_length == 20 and log.mean_values["score"] == near(gain / 20)
+    assert play("knapsack_cmdp", always(1), steps=7, pay_b=2.0).mean_return == pytest.approx(14)
+
+
+# safe_point
+
+
+def test_safe_point_pays_the_straight_way_and_charges_for_hazards():
+    def straight(obs, rng):
+        return np.clip(5 * obs[:, 4:6] / np.linalg.norm(obs[:, 4:6], axis=1, keepdims=True), -1, 1).astype(np.float32)
+
+    still = play("safe_point", lambda obs, rng: np.zeros((len(obs), 2), np.float32), episodes=500, worlds=256)
+    assert still.mean_return == 0 and still.mean_costs["cost"] == 0  # no episode begins in a hazard
+    log = play("safe_point", straight, episodes=500, worlds=256)
+    assert log.mean_return > 20 and log.mean_values["score"] > 10 and log.mean_costs["cost"] > 30
+    assert log.mean_length == 250
+    assert play("safe_point", straight, episodes=500, worlds=256, hazard_radius=0.01).mean_costs["cost"] < 1
+
+
+def test_safe_point_costs_are_steps_inside_a_hazard():
+    """Rebuilt from what is observed: hazards are nearest first, so the first one decides."""
+    with fugu.vector.make("safe_point", 64) as vec:
+        obs, _ = vec.reset(0)
+        rng = np.random.default_rng(0)
+        paid = 0
+        for _ in range(240):
+            obs, *_ = vec.step(rng.uniform(-1, 1, (64, 2)).astype(np.float32))
+            far = np.linalg.norm(obs[:, 6:].reshape(64, 8, 2), axis=2)
+            assert (np.diff(far, axis=1) > -1e-6).all()
+            sure = abs(far[:, 0] - 0.18) > 1e-5
+            np.testing.assert_array_equal(vec.rows.cost[sure, 0], far[sure, 0] < 0.18)
+            paid += vec.rows.cost.sum()
+        assert paid > 500

@@ -29,6 +29,7 @@ GOALS: dict[str, Goal] = {
     "continuous": Goal(-0.11, 0.95, 1.0, 1000),
     "spaces": Goal(0.5, 0.95, 1.0, 1000),
     "multiagent": Goal(0.5, 0.98, 1.0, 1000),
+    "knapsack_cmdp": Goal(12.5, 24, 25, 1000),
     "cartpole": Goal(22, 475, 500),
     "acrobot": Goal(-497, -100, None),
     "mountain_car": Goal(-200, -130, None),

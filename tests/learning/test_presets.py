@@ -16,7 +16,18 @@ OUTSIDE = {"CartPole-v1": "gymnasium", "LunarLander-v3": "Box2D", "MiniGrid-Empt
 """environments that come with a package of their own"""
 QUICK = ("bandit", "multiagent", "cartpole")
 """one seed of these in the everyday suite"""
-SANITY = ("bandit", "squared", "password", "memory", "stochastic", "continuous", "spaces", "multiagent", "cartpole")
+SANITY = (
+    "bandit",
+    "squared",
+    "password",
+    "memory",
+    "stochastic",
+    "continuous",
+    "spaces",
+    "multiagent",
+    "knapsack_cmdp",
+    "cartpole",
+)
 """five seeds of these with ``make test-slow``; the others with ``make test-learning``"""
 
 

@@ -120,7 +120,7 @@ def test_observations_are_normalised_by_what_was_observed() -> None:
     rows = random_rows(policy, 40)
     mask = torch.arange(40) < 30
     policy.observe(rows, mask)
-    obs, raw = policy._structured(rows), fugu.Layout(MIXED).views(rows.numpy())
+    obs, raw = policy.structured(rows), fugu.Layout(MIXED).views(rows.numpy())
     for name in ("speed", "height"):
         seen = raw[name][:30].astype(np.float64)
         expected = ((raw[name] - seen.mean(0)) / seen.std(0)).astype(np.float32)

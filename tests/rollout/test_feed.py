@@ -18,6 +18,7 @@ from fugu.vector.vecenv import env_seeds
 
 HORIZON = 5
 COLUMNS = {"action": ((1,), torch.int64), "value": ((), torch.float32), "logprob": ((), torch.float32)}
+COLUMNS["cost_value"] = (2,), torch.float32
 DEVICES = ["cpu", "emulated", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
@@ -41,7 +42,9 @@ class Remembering:
         if action_mask is not None:
             score = score.masked_fill(~action_mask, -2.0)
         choice = score.argmax(1)
-        return Act(choice, state, {"action": choice[:, None], "value": state[:, 0] * 0.1, "logprob": -total})
+        costs = torch.cat([state, -state], 1)
+        columns = {"action": choice[:, None], "value": state[:, 0] * 0.1, "logprob": -total, "cost_value": costs}
+        return Act(choice, state, columns)
 
 
 def batches(kind: str, env: str, count: int, batch_size: int | None = None, device: str = "cpu"):
@@ -63,7 +66,7 @@ def batches(kind: str, env: str, count: int, batch_size: int | None = None, devi
 
 
 @pytest.mark.parametrize("batch_size", [None, 6, 3])
-@pytest.mark.parametrize("env", ["cartpole", "CartPole-v1", "connect4"])
+@pytest.mark.parametrize("env", ["cartpole", "CartPole-v1", "connect4", "knapsack_cmdp"])
 def test_batches_are_those_of_a_plain_rollout(env, batch_size, device):
     expected, got = batches("onpolicy", env, 4, batch_size), batches("feed", env, 4, batch_size, device)
     for one, other in zip(expected, got, strict=True):

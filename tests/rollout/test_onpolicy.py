@@ -150,3 +150,32 @@ def test_parking_refuses_what_makes_no_sense():
         assert vec.unpark().agents == slice(0, 2)
         vec.park()
         assert len(vec.snapshot()["obs"]) == 4 * 16
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_costs_stand_in_the_row_of_the_action_that_caused_them(passes, batch_size):
+    """In knapsack_cmdp taking an offer (1) costs 1, whatever it is; the row after an ending costs nothing, whatever was chosen."""
+
+    def act(obs, state, first, action_mask, *, greedy=False):
+        action = torch.randint(0, 2, (len(obs),), generator=generator)
+        return Act(action, None, {"action": action[:, None], "cost_value": torch.stack([obs[:, 0], 2 * obs[:, 1]], 1)})
+
+    generator = torch.Generator().manual_seed(0)
+    with fugu.vector.make("knapsack_cmdp", 4, batch_size=batch_size, order="pipelined") as vec:
+        source = OnPolicy(vec, 25, passes=passes)
+        source.restart(seed=0)
+        for _ in range(3):
+            batch = source.next(act)
+            expected = torch.where(batch["mask"], batch["action"][..., 0], 0).float()
+            assert torch.equal(batch["cost"][..., 0], expected) and batch["cost"].shape == (4 * passes, 25, 1)
+            assert not batch["mask"].all()
+            following = batch["cost_value"][4:, 0]  # the first row of a pass is the row after the one before
+            assert torch.equal(batch["cost_bootstrap"][: 4 * (passes - 1)], following)
+            assert batch["cost_bootstrap"].shape == (4 * passes, 2)
+        after = torch.zeros(4, 2)
+        for _ in vec.groups:
+            rows = vec.unpark()
+            after[rows.agents] = torch.from_numpy(rows.obs)
+            vec.park()
+        assert torch.equal(batch["cost_bootstrap"][-4:], after * torch.tensor([1.0, 2.0]))

@@ -177,3 +177,16 @@ def test_numbers_are_short(value: float, shown: str) -> None:
 
 def test_durations_are_short() -> None:
     assert [duration(s) for s in (7.9, 754, 11045, 183845, math.inf)] == ["0:07", "12:34", "3:04:05", "2d 03:04", "-"]
+
+
+def test_costs_are_shown_against_their_limit() -> None:
+    kept = {"episode/cost": 9.9, "safe/limit": 10.0, "safe/lambda": 1.25, "safe/over_limit": 0.4}
+    shown = text(board(HEADER, progress(**kept), 80, 24))
+    assert "cost   9.90    limit 10   lambda 1.25   over it 40%" in shown
+    assert "cost 9.90  lambda 1.25" in plain(HEADER, progress(**kept))
+    over = {**kept, "episode/cost": 10.5}
+    green, red = (dict(span for line in board(HEADER, progress(**m), 80, 24) for span in line) for m in (kept, over))
+    assert green["9.90    "] == "bold green" and red["10.50   "] == "bold red"
+    several = {"episode/cost/speed": 3.0, "safe/limit/speed": 5.0, "safe/lambda/speed": 0.5, "episode/cost/energy": 7.0}
+    shown = text(board(HEADER, progress(**several), 80, 24))
+    assert "energy 7" in shown and "speed  3       limit 5   lambda 0.5000" in shown

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fugu.algorithm.config import PPOConfig
+from fugu.algorithm.config import PPOConfig, SafeConfig
 from fugu.errors import GpuError
 from fugu.policy.config import PolicyConfig
 from fugu.rollout.device import DeviceRollout
@@ -84,6 +84,16 @@ def test_going_on_from_a_checkpoint_is_exact(device, core, tmp_path):
     parts, same_steps, _ = trained(settings, 6, tmp_path, cut=3)
     assert steps == same_steps
     assert torch.equal(whole, parts)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_going_on_under_a_limit_is_exact(device, tmp_path):
+    safe = SafeConfig(limit=(5.0,))
+    settings = config(device, env="knapsack_cmdp", env_kwargs={}, algorithm="safe_ppo", safe=safe, epochs=2)
+    whole, _, seen = trained(settings, 8)
+    parts, _, again = trained(settings, 8, tmp_path, cut=5)
+    assert torch.equal(whole, parts) and [m["safe/lambda"] for m in seen] == [m["safe/lambda"] for m in again]
+    assert seen[-1]["safe/lambda"] > 0 and seen[-1]["episode/cost"] > 5 and seen[-1]["loss/cost_value"] > 0
 
 
 @pytest.mark.parametrize("device", DEVICES)

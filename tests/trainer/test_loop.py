@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from fugu.algorithm.config import PPOConfig
+from fugu.algorithm.config import PPOConfig, SafeConfig
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
 from fugu.trainer import checkpoint
@@ -74,6 +74,21 @@ CASES = {
         "ppo": dataclasses.replace(EVERYTHING, priority=0.0, vtrace=False),
         "passes": 2,
         "steps": 2 * BASE.steps,
+    },
+    "safe native": {
+        "env": "knapsack_cmdp",
+        "algorithm": "safe_ppo",
+        "safe": SafeConfig(limit=(5.0,)),
+        "ppo": dataclasses.replace(EVERYTHING, vtrace=False),
+        "passes": 2,
+        "steps": 2 * BASE.steps,
+    },
+    "safe serial, by adam": {
+        "env": "fugu/KnapsackCmdp-v0",
+        "algorithm": "safe_ppo",
+        "safe": SafeConfig(limit=(5.0,), multiplier="adam"),
+        "vector": VectorConfig(num_envs=16, backend="serial"),
+        "ppo": dataclasses.replace(EVERYTHING, vtrace=False),
     },
     "multi-agent": {"env": "snake", "vector": VectorConfig(num_envs=2)},
 }

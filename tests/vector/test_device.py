@@ -23,7 +23,7 @@ from fugu.errors import CallOrderError, ConfigError, GpuError, SpaceError
 from fugu.vector.device import DeviceRows, DeviceVec
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-COLUMNS = ("obs", "reward", "terminated", "truncated", "first", "mask", "action_mask")
+COLUMNS = ("obs", "reward", "terminated", "truncated", "first", "mask", "action_mask", "cost")
 WORLDS = 37
 """a whole warp and a part of one"""
 
@@ -32,7 +32,7 @@ def assert_same_rows(host: fugu.emulation.env.Rows, rows: DeviceRows, where: obj
     for name in COLUMNS:
         expected, got = getattr(host, name), getattr(rows, name)
         if got is None:
-            assert name == "action_mask" and (expected is None or expected.all()), where
+            assert expected is None or (name == "action_mask" and expected.all()), where
         else:
             assert expected.tobytes() == got.cpu().numpy().tobytes(), (where, name)
 
@@ -42,6 +42,7 @@ def assert_same_log(expected: object, got: object) -> None:
     assert got[0] == expected[0]
     np.testing.assert_allclose(got[1:3], expected[1:3], rtol=1e-9)
     assert got[3] == pytest.approx(expected[3], rel=1e-6)
+    assert got[4] == pytest.approx(expected[4], rel=1e-6)
 
 
 def play_both(env: str, device: str, steps: int, worlds: int = WORLDS, **settings: float) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -219,3 +219,64 @@ _MAPPO_CHOICES = {
     "networks": ("shared", "per_agent", "groups"),
     "value_norm": ("ema", "popart", "none"),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SafeConfig:
+    """Limits on what episodes cost, for ``algorithm="safe_ppo"`` (PPO-Lagrangian)."""
+
+    limit: tuple[float, ...] = ()
+    """what an episode may cost on average, undiscounted; one number per cost of the environment, or one for each of them"""
+    multiplier: Literal["pid", "sgd", "adam"] = "pid"
+    """how the price of a cost follows from what episodes cost: pid, sgd or adam"""
+    multiplier_start: float = 0.0
+    """the price at the start, in units of reward per cost"""
+    multiplier_max: float = 100.0
+    """the price is never higher; 0: always 0, which is PPO"""
+    multiplier_rate: float = 0.05
+    """sgd, adam: how far the price moves per batch where an episode costs twice its limit"""
+    kp: float = 0.5
+    """pid: weight of the violation now, as a share of the limit"""
+    ki: float = 0.05
+    """pid: weight of all violations so far"""
+    kd: float = 0.5
+    """pid: weight of how fast the violation grows"""
+    smoothing: float = 0.8
+    """pid: what is left of an old violation in the smoothed one after a batch, 0 to 1"""
+    delay: int = 10
+    """pid: batches over which growth is measured"""
+    cost_gamma: float = 0.99
+    """discount of costs per step, 0 to 1"""
+    cost_lam: float = 0.95
+    """decay of the advantage estimate of costs, 0 to 1"""
+
+    def __post_init__(self) -> None:
+        limits = self.limit if isinstance(self.limit, tuple | list) else (self.limit,)
+        for limit in limits:
+            if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit < math.inf:
+                raise ConfigError(f"safe.limit={self.limit!r}: expected numbers of 0 or above; try --limit 10")
+        object.__setattr__(self, "limit", tuple(float(limit) for limit in limits))
+        if self.multiplier not in ("pid", "sgd", "adam"):
+            raise ConfigError(f"safe.multiplier={self.multiplier!r} must be pid, sgd or adam; try --multiplier pid")
+        for field in ("cost_gamma", "cost_lam", "smoothing"):
+            if not 0 <= getattr(self, field) <= 1:
+                raise ConfigError(f"safe.{field}={getattr(self, field)} must be between 0 and 1")
+        for field in ("multiplier_start", "multiplier_max", "multiplier_rate", "kp", "ki", "kd"):
+            if not 0 <= getattr(self, field) < math.inf:
+                raise ConfigError(f"safe.{field}={getattr(self, field)} must be 0 or above")
+        if isinstance(self.delay, bool) or not isinstance(self.delay, int) or self.delay < 1:
+            raise ConfigError(f"safe.delay={self.delay!r} must be a whole number of at least 1; try --delay 10")
+
+    def limits(self, costs: Sequence[str]) -> tuple[float, ...]:
+        """One per cost of the environment."""
+        if not self.limit:
+            raise ConfigError(
+                f"safe_ppo needs to know what an episode may cost ({', '.join(costs)}); "
+                f"try --limit {' '.join(['10'] * len(costs))}"
+            )
+        if len(self.limit) not in (1, len(costs)):
+            raise ConfigError(
+                f"safe.limit has {len(self.limit)} numbers, but the environment has {len(costs)} costs ({', '.join(costs)}); "
+                f"try --limit {' '.join(['10'] * len(costs))}"
+            )
+        return self.limit if len(self.limit) == len(costs) else self.limit * len(costs)

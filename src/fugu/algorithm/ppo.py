@@ -120,16 +120,20 @@ class PPO:
         if c.reward_clip is not None:
             reward = reward.clamp(-c.reward_clip, c.reward_clip)
         batch = batch.also(reward=reward)
-        advantage, target = self._advantage(batch)
+        added = self.estimates(batch)
         if self.value_scale is not None:
-            self.value_scale.update(target, batch["mask"])
+            self.value_scale.update(added["value_target"], batch["mask"])
         if c.normalize_advantage == "batch":
-            advantage = normalized(advantage, row_weight(batch["mask"]))
-        added = {"advantage": advantage, "value_target": target}
+            added["advantage"] = normalized(added["advantage"], row_weight(batch["mask"]))
         if c.priority > 0:
             correction = c.priority_correction + (1 - c.priority_correction) * progress
-            added["priority"], added["importance"] = priorities(advantage, batch["mask"], c.priority, correction)
+            added["priority"], added["importance"] = priorities(added["advantage"], batch["mask"], c.priority, correction)
         return batch.also(**added)
+
+    def estimates(self, batch: Batch) -> dict[str, Tensor]:
+        """How good each action was and what each value should have been, before anything is normalised."""
+        advantage, target = gae_of(batch, self.config.gamma, self.config.lam)
+        return {"advantage": advantage, "value_target": target}
 
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         if self.fused is not None and "action_mask" not in batch:  # which its kernels do not know
@@ -179,15 +183,6 @@ class PPO:
         c = self.config
         value_clip = math.inf if c.value_clip is None else c.value_clip
         return {"clip": c.clip, "value_clip": value_clip, "value_coef": c.value_coef, "entropy_coef": self.entropy_coef}
-
-    def _advantage(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """By GAE, and the value target."""
-        c = self.config
-        traced = _on_device(batch, (c.gamma, c.gamma * c.lam, math.inf, math.inf))
-        if traced is not None and traced.target is not None:
-            return traced.advantage, traced.target
-        advantage = _per_segment(gae, batch, gamma=c.gamma, lam=c.lam, mask=True)
-        return advantage, advantage + batch["value"]
 
     def _fresh_advantage(self, batch: Batch, logprob: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Advantage and value target of these segments under the policy as it is now.
@@ -249,6 +244,15 @@ class PPO:
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         self.generator.set_state(state["generator"])
+
+
+def gae_of(batch: Batch, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
+    """Advantage and value target of ``reward``, ``value`` and ``bootstrap``."""
+    traced = _on_device(batch, (gamma, gamma * lam, math.inf, math.inf))
+    if traced is not None and traced.target is not None:
+        return traced.advantage, traced.target
+    advantage = _per_segment(gae, batch, gamma=gamma, lam=lam, mask=True)
+    return advantage, advantage + batch["value"]
 
 
 def priorities(advantage: Tensor, mask: Tensor, power: float, correction: float | Tensor) -> tuple[Tensor, Tensor]:

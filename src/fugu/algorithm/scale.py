@@ -61,9 +61,9 @@ class ValueScale(nn.Module):
     lowest = 1e-4
     """deviation that is taken for any smaller one"""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Sequence[int] = ()) -> None:
         super().__init__()
-        self.moments = RunningMoments(())
+        self.moments = RunningMoments(shape)
 
     def update(self, target: Tensor, mask: Tensor) -> None:
         self.moments.update(target, mask)

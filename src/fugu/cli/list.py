@@ -19,9 +19,10 @@ PACKAGES = ("gymnasium_robotics", "highway_env", "miniworld", "mo_gymnasium", "m
 
 NATIVE = "fugu (native)"
 
-# part of Gymnasium -> (modules it needs, what to install)
+# part of Gymnasium, or ours -> (modules it needs, what to install)
 PARTS = {
     "mujoco": (("mujoco", "imageio"), "fugu-rl[mujoco]"),
+    "fugu velocity": (("mujoco", "imageio"), "fugu-rl[mujoco]"),
     "box2d": (("Box2D",), "gymnasium[box2d]"),
     "phys2d": (("jax",), "gymnasium[jax]"),
     "tabular": (("jax",), "gymnasium[jax]"),
@@ -107,6 +108,8 @@ def _group(spec: Any) -> str | None:
         parts = spec.entry_point.__module__.split(".")
     else:
         return None
+    if parts[:3] == ["fugu", "envs", "velocity"]:
+        return "fugu velocity"
     return f"gymnasium {parts[2]}" if parts[:2] == ["gymnasium", "envs"] and len(parts) > 2 else parts[0]
 
 

@@ -20,7 +20,7 @@ class Options:
     out: Annotated[str, tyro.conf.arg(aliases=["-o"])] = ""
     """the file: .png, .svg or .pdf; default: curves.png in the run's folder, for several runs in the current one"""
     metric: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """what to draw; give it again for more panels. Default: episode/return"""
+    """what to draw; give it again for more panels. Default: episode/return, and costs with their limit where there are any"""
     x: Literal["steps", "time"] = "steps"
     """over environment steps, or over seconds of training"""
     smooth: int = 1
@@ -37,7 +37,6 @@ def main(argv: list[str]) -> int:
     from fugu.run.curves import plot
 
     folders = {folder.path.resolve(): folder for folder in (store.find(text, options.runs) for text in options.run)}
-    metrics = options.metric or ("episode/return",)
-    path = plot(list(folders.values()), options.out or None, metrics=metrics, x=options.x, smooth=options.smooth)
+    path = plot(list(folders.values()), options.out or None, metrics=options.metric, x=options.x, smooth=options.smooth)
     console().print(str(path), soft_wrap=True)
     return 0

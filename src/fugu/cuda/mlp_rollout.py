@@ -102,6 +102,7 @@ def why_not(shape: MlpShape, worlds: NativeDevice) -> None:
     faults = {
         f"a world has {spec.num_agents} agents": spec.num_agents != 1,
         "it masks actions": worlds.num_choices > 0,
+        f"it has costs ({', '.join(spec.costs)})": bool(spec.costs),
         f"an observation is {spec.observation_space}, not {shape.inputs} float32": (
             len(layout.leaves) != 1 or layout.leaves[0].dtype != "float32" or layout.nbytes != 4 * shape.inputs
         ),

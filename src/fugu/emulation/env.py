@@ -4,10 +4,10 @@ An ``Env`` holds ``num_agents`` agents with the same spaces (one, a team, or tho
 rows into arrays it is given. The convention, everywhere in fugu:
 
 - A row holds an observation, the action taken on it, and what that action produced. ``step(action, out)`` takes the
-  actions for the rows last written and writes into ``out`` what they produced (``reward``, ``terminated``, ``truncated``) and
-  the next rows (``obs``, ``first``, ``mask``, ``action_mask``).
+  actions for the rows last written and writes into ``out`` what they produced (``reward``, ``terminated``, ``truncated``, and
+  ``cost`` where the environment has costs) and the next rows (``obs``, ``first``, ``mask``, ``action_mask``).
 - Auto-reset happens on the next step. The row after an ending holds the final observation and ``mask=False``: its action is
-  ignored, and the step taken on it yields reward 0 and the first row of the next episode, with ``first=True``.
+  ignored, and the step taken on it yields reward and cost 0 and the first row of the next episode, with ``first=True``.
 - ``mask=False`` also marks agents that are padding: dead, not yet there, or waiting for their turn.
 
 The environment resets its own agents by this rule; adapters for Gymnasium and PettingZoo do it for theirs.
@@ -15,6 +15,7 @@ The environment resets its own agents by this rule; adapters for Gymnasium and P
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -51,6 +52,8 @@ class Rows:
     """[agents] bool; an action on ``obs`` counts"""
     action_mask: np.ndarray | None = None
     """[agents, choices] bool; which discrete actions are allowed, ones where the env does not say"""
+    cost: np.ndarray | None = None
+    """[agents, costs] float32; what the previous action cost, of each kind; None where the env has no costs"""
     infos: Infos = field(default_factory=dict)
     """set on received batches; keyed by global agent index"""
     agents: slice = field(default_factory=lambda: slice(0, 0))
@@ -59,7 +62,7 @@ class Rows:
     """scratch for the one env that writes here"""
 
     @classmethod
-    def zeros(cls, layout: Layout, num_agents: int, choices: int = 0) -> Rows:
+    def zeros(cls, layout: Layout, num_agents: int, choices: int = 0, costs: int = 0) -> Rows:
         """Fresh rows in private memory."""
         return cls(
             obs=layout.zeros(num_agents),
@@ -69,6 +72,7 @@ class Rows:
             first=np.zeros(num_agents, bool),
             mask=np.zeros(num_agents, bool),
             action_mask=np.ones((num_agents, choices), bool) if choices else None,
+            cost=np.zeros((num_agents, costs), np.float32) if costs else None,
             agents=slice(0, num_agents),
         )
 
@@ -83,6 +87,7 @@ class Rows:
             self.first[agents],
             self.mask[agents],
             None if self.action_mask is None else self.action_mask[agents],
+            None if self.cost is None else self.cost[agents],
             agents=slice(self.agents.start + start, self.agents.start + stop),
         )
 
@@ -105,6 +110,8 @@ class Rows:
         self.truncated[...] = False
         self.first[...] = True
         self.mask[...] = True
+        if self.cost is not None:
+            self.cost[...] = 0
 
 
 @runtime_checkable
@@ -113,7 +120,8 @@ class Env(Protocol):
 
     ``observation_space`` and ``action_space`` are those of one agent. ``reset`` and ``step`` write into ``out`` (see
     ``Rows``) and return the non-empty infos by agent, or None. ``action`` is ``[num_agents, *row_shape]`` of the action layout
-    and is only valid during the call.
+    and is only valid during the call. An env whose steps have costs beside their reward names them in an attribute ``costs`` and
+    writes ``out.cost``.
     """
 
     observation_space: gs.Space
@@ -139,15 +147,16 @@ class EnvSpec:
     name: str = ""
     autoreset: Autoreset = "next_step"
     """when the env restarts an ended episode"""
-    """of the reward column"""
+    costs: tuple[str, ...] = ()
+    """what a step costs beside its reward: the names of the columns of ``cost``"""
 
     def difference(self, other: EnvSpec) -> str | None:
-        """Which space keeps envs of both kinds from sharing one batch; None if none does."""
+        """Which space, or costs, keep envs of both kinds from sharing one batch; None if none do."""
         for name in ("observation_space", "action_space"):
             a, b = getattr(self, name), getattr(other, name)
             if a is not b and (a != b or maxima(a) != maxima(b)):
                 return name
-        return None
+        return "costs" if self.costs != other.costs else None
 
 
 def spec_of(env: Env) -> EnvSpec:
@@ -161,7 +170,13 @@ def spec_of(env: Env) -> EnvSpec:
         getattr(env, "render_mode", None),
         getattr(env, "name", type(env).__name__),
         getattr(env, "autoreset", "next_step"),
+        tuple(getattr(env, "costs", ())),
     )
+
+
+def cost_metric(metric: str, cost: str, costs: Collection[str]) -> str:
+    """What ``metric`` of one of the costs is called: by itself where it is the only one, else with its name behind."""
+    return metric if len(costs) == 1 else f"{metric}/{cost}"
 
 
 def discrete_choices(space: gs.Space) -> int:

@@ -24,6 +24,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from fugu.emulation.batch import ActionBatch, ObsBatch
+from fugu.emulation.costs import cost_names
 from fugu.emulation.env import Autoreset, Infos, Rows, offers_mask
 from fugu.errors import ConfigError, SpaceError
 from fugu.spaces import Layout, Packer, convert
@@ -43,6 +44,11 @@ class GymnasiumVectorEnv:
         self.render_mode = getattr(env, "render_mode", None)
         spec = getattr(env, "spec", None)
         self.name = spec.id if spec is not None else type(env.unwrapped).__name__
+        if cost_names(env):
+            raise ConfigError(
+                f"{self.name} has costs={cost_names(env)}, which are not read from a vector env: give the single environment, and "
+                "fugu makes many of it"
+            )
         self._mode = _autoreset_mode(env)
         self.autoreset = autoreset
         self._same_step = autoreset == "same_step"

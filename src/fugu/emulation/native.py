@@ -54,12 +54,13 @@ def native_spec(name: str, settings: Mapping[str, Any]) -> EnvSpec:
         {"render_modes": ["rgb_array"] if described["renders"] else [], "render_fps": 30},
         "rgb_array" if described["renders"] else None,
         name,
+        costs=described["costs"],
     )
 
 
 def columns(rows: Rows) -> tuple[Any, ...]:
     """What ``Worlds.bind`` takes for one slot of a group."""
-    return (rows.obs, rows.reward, rows.terminated, rows.truncated, rows.first, rows.mask, rows.action_mask)
+    return (rows.obs, rows.reward, rows.terminated, rows.truncated, rows.first, rows.mask, rows.action_mask, rows.cost)
 
 
 def draw_seeds(seeds: np.ndarray) -> None:
@@ -76,9 +77,10 @@ class NativeEnv:
         spec = native_spec(name, settings)
         self.name = spec.name
         self.observation_space, self.action_space, self.num_agents = spec.observation_space, spec.action_space, spec.num_agents
-        self.metadata, self.render_mode = spec.metadata, spec.render_mode
+        self.metadata, self.render_mode, self.costs = spec.metadata, spec.render_mode, spec.costs
         self._worlds = native.Worlds(name, 1, settings, [0, 1], 1)
-        self._rows = Rows.zeros(Layout(self.observation_space), self.num_agents, discrete_choices(self.action_space))
+        choices = discrete_choices(self.action_space)
+        self._rows = Rows.zeros(Layout(self.observation_space), self.num_agents, choices, len(self.costs))
         self._seeds = np.full(1, -1, np.int64)
         self._fresh = True
         self._action = Layout(self.action_space).zeros(self.num_agents)

@@ -119,6 +119,8 @@ class TurnBasedEnv(Team):
             column[...] = 0
         if out.action_mask is not None:
             out.action_mask[...] = True
+        if out.cost is not None:
+            out.cost[...] = 0
         self._shown, self._turn, self._final = out, None, []
         env, rows, found = self.env, self.rows(out), {}
         while env.agents and self._turn is None:

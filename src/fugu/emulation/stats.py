@@ -1,12 +1,15 @@
 """Episode statistics, in one place for every kind of environment: computed from the rows a vector env receives.
 
 In: rows in the order they arrive. Out: ``infos[agent]["episode"] = {"r": return, "l": length, "t": seconds}`` on the row whose
-``terminated`` or ``truncated`` is set, the keys Gymnasium uses. A length counts the rows an agent acted on.
+``terminated`` or ``truncated`` is set, the keys Gymnasium uses, with ``"c": [cost, ...]`` where the environment has costs. A length
+counts the rows an agent acted on.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,15 +17,19 @@ from fugu.emulation.env import Rows
 
 
 class EpisodeStats:
-    def __init__(self, num_agents: int) -> None:
+    def __init__(self, num_agents: int, costs: Sequence[str] = ()) -> None:
         self.returns = np.zeros(num_agents, np.float64)
         self.lengths = np.zeros(num_agents, np.int64)
         self.started = np.zeros(num_agents, np.float64)
+        self.names = tuple(costs)
+        self.costs = np.zeros((num_agents, len(costs)), np.float64)
+        self._ended_costs = np.zeros(len(costs), np.float64)
         self._ended = (0, 0.0, 0.0)
 
     def start(self, agents: slice) -> None:
         self.returns[agents] = 0
         self.lengths[agents] = 0
+        self.costs[agents] = 0
         self.started[agents] = time.perf_counter()
 
     def update(self, rows: Rows, acted: np.ndarray) -> None:
@@ -30,6 +37,8 @@ class EpisodeStats:
         agents = rows.agents
         self.returns[agents] += rows.reward
         self.lengths[agents] += acted
+        if rows.cost is not None:
+            self.costs[agents] += rows.cost
         ended = rows.terminated | rows.truncated
         if not ended.any():
             return
@@ -41,16 +50,26 @@ class EpisodeStats:
             returns + float(self.returns[over].sum()),
             lengths + float(self.lengths[over].sum()),
         )
+        self._ended_costs += self.costs[over].sum(0)
         for i in np.flatnonzero(ended):
             agent = int(agents.start + i)
-            episode = {"r": float(self.returns[agent]), "l": int(self.lengths[agent]), "t": now - float(self.started[agent])}
+            episode: dict[str, Any] = {
+                "r": float(self.returns[agent]),
+                "l": int(self.lengths[agent]),
+                "t": now - float(self.started[agent]),
+            }
+            if self.names:
+                episode["c"] = self.costs[agent].tolist()
             # a new dict: the env may keep its own. Its own "episode", from a wrapper it has, stays
             rows.infos[agent] = {"episode": episode, **rows.infos.get(agent, {})}
             self.returns[agent] = 0
             self.lengths[agent] = 0
+            self.costs[agent] = 0
             self.started[agent] = now
 
     def drain(self) -> tuple[int, float, float, dict[str, float]]:
-        """Episodes ended since the last call, their summed returns and lengths; no named values."""
+        """Episodes ended since the last call, their summed returns, lengths and costs; no named values of the environment."""
         ended, self._ended = self._ended, (0, 0.0, 0.0)
-        return (*ended, {})
+        costs = dict(zip(self.names, self._ended_costs.tolist(), strict=True))
+        self._ended_costs[...] = 0
+        return (*ended, costs)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gs
 
+from fugu.emulation.costs import cost_names, write_costs
 from fugu.emulation.env import Rows, discrete_choices, offers_mask
 from fugu.emulation.gymnasium import Autoreset, _decoder, _takes
 from fugu.emulation.kinds import common_action, common_observation, widened
@@ -55,6 +56,7 @@ class Team:
         self.packer = Packer(Layout(self.observation_space), finite=check_finite, cast=cast)
         self.mask_in_obs = offers_mask(self.observation_space, self.action_space)
         self.mask_in_info = False
+        self.costs = cost_names(env)
         self._discrete = isinstance(self.action_space, gs.Discrete)
         self._decode = _decoder(self.action_space)
         self._reset_takes = [name for name in ("seed", "options") if _takes(env.reset, name)]
@@ -118,6 +120,11 @@ class AgentRows:
             code = self._writers[i].step(result)
             if code < 0:
                 code = RowWriter(self.team.packer, self.out, i).step(result)
+            if self.out.cost is not None:
+                if first:
+                    self.out.cost[i] = 0  # it has not acted yet
+                else:
+                    write_costs(self.team.costs, result[4], self.out.cost[i])
         except SpaceError as error:
             raise SpaceError(f"agent {self.team.agents[i]!r}: {error}") from None
         if first:
@@ -135,6 +142,8 @@ class AgentRows:
         except SpaceError as error:
             raise SpaceError(f"agent {self.team.agents[i]!r}: {error}") from None
         self.out.mask[i] = acting
+        if self.out.cost is not None:
+            self.out.cost[i] = 0
         self._finish(i, obs, info)
 
     def _widened(self, i: int, obs: Any) -> Any:
@@ -150,6 +159,8 @@ class AgentRows:
             column[i] = 0
         if out.action_mask is not None:
             out.action_mask[i] = True
+        if out.cost is not None:
+            out.cost[i] = 0
         self._blank[i] = True
 
     def _finish(self, i: int, obs: Any, info: dict[str, Any]) -> None:

@@ -15,6 +15,8 @@ and, where they apply,
     num_agents = 2                        agents of one world, which start and end together; reward, obs and action are [n, agents, ...]
     action_mask(state)                    -> [n, choices] bool
     log(state)                            -> dict of tensors [n], averaged over the episodes that end
+    costs = ("speed",)                    names of what a step costs; step then returns state, reward, terminated, cost [n, costs]
+                                          ([n, agents, costs] with several agents)
 
 ``uniform(*shape)`` gives random numbers [n, *shape] in [0, 1) on ``uniform.device``: those that a C++ environment with the same seed
 would draw. Auto-reset, time limit, statistics and rows are done here, by the convention of ``emulation/env.py``.
@@ -78,6 +80,8 @@ class After(NamedTuple):
     length: Tensor
     ended: Tensor
     returns: Tensor
+    costs: Tensor
+    """of the running episodes"""
     sums: Tensor
     """of the episodes that ended"""
     rows: dict[str, Tensor]
@@ -97,7 +101,9 @@ class TensorWorlds:
     def __init__(self, env: Any, num_envs: int, device: torch.device, *, compile: bool = False) -> None:
         self._env, self._num_envs, self._agents = env, num_envs, int(getattr(env, "num_agents", 1))
         name = getattr(env, "name", type(env).__name__)
-        self.spec = EnvSpec(env.observation_space, env.action_space, self._agents, name=name)
+        self.spec = EnvSpec(
+            env.observation_space, env.action_space, self._agents, name=name, costs=tuple(getattr(env, "costs", ()))
+        )
         self.num_choices = discrete_choices(env.action_space) if hasattr(env, "action_mask") else 0
         self._obs_layout, self._action_layout = Layout(env.observation_space), Layout(env.action_space)
         self._time_limit = int(getattr(env, "time_limit", 0) or 0)
@@ -108,7 +114,8 @@ class TensorWorlds:
         self._returns = torch.zeros(self._batch, dtype=torch.float64, device=device)
         self._state = {k: v.clone() for k, v in self._checked(env.reset(num_envs, Uniform(self._key, self._draws))).items()}
         self._log_names = tuple(env.log(self._state)) if hasattr(env, "log") else ()
-        self._sums = torch.zeros(3 + len(self._log_names), dtype=torch.float64, device=device)
+        self._cost_sums = torch.zeros((*self._batch, len(self.spec.costs)), dtype=torch.float64, device=device)
+        self._sums = torch.zeros(3 + len(self._log_names) + len(self.spec.costs), dtype=torch.float64, device=device)
         self._next: Callable[..., After] = self._outcome
         self._compile = compile
         """whether that is still to be done, at the first step"""
@@ -126,6 +133,9 @@ class TensorWorlds:
         self._draws.add_(uniform.used)
         for tensor in (self._length, self._ended, self._returns, rows.reward, rows.terminated, rows.truncated):
             tensor.zero_()
+        if rows.cost is not None:
+            rows.cost.zero_()
+            self._cost_sums.zero_()
         rows.first.fill_(True)
         rows.mask.fill_(True)
         self._write(self._seen(self._state), rows)
@@ -136,7 +146,7 @@ class TensorWorlds:
     def step(self, action: Tensor, rows: Any) -> None:
         if self._action is not None:  # the compiler tells tensors of inference mode from others, and would start over
             action = self._action.copy_(action)
-        own = (self._key, self._draws, self._length, self._ended, self._returns, self._state)
+        own = (self._key, self._draws, self._length, self._ended, self._returns, self._cost_sums, self._state)
         if self._compile and not _recording(self._key):
             self._compile = False
             half = torch.arange(self._num_envs, device=self._key.device) % 2 == 0  # where an episode begins
@@ -151,6 +161,7 @@ class TensorWorlds:
                 (self._length, after.length),
                 (self._ended, after.ended),
                 (self._returns, after.returns),
+                (self._cost_sums, after.costs),
                 *((tensor, after.state[name]) for name, tensor in self._state.items()),
                 *((getattr(rows, name), column) for name, column in after.rows.items() if getattr(rows, name) is not None),
             ]
@@ -164,6 +175,7 @@ class TensorWorlds:
         length: Tensor,
         ended: Tensor,
         returns: Tensor,
+        costs: Tensor,
         before: dict[str, Tensor],
         action: Tensor,
     ) -> After:
@@ -174,7 +186,7 @@ class TensorWorlds:
         state = dict(before)
         if torch.compiler.is_compiling():  # an environment that writes into its state must not write into what was given
             state = {name: tensor.clone() for name, tensor in before.items()}
-        state, reward, terminated = self._env.step(state, given, *extra)
+        state, reward, terminated, *charged = self._env.step(state, given, *extra)
         if reward.shape != self._batch or terminated.shape != (self._num_envs,) or terminated.dtype != torch.bool:
             raise SpaceError(
                 f"{self.spec.name}.step: expected reward {list(self._batch)} and terminated bool[{self._num_envs}], got "
@@ -188,7 +200,9 @@ class TensorWorlds:
         truncated = late & ~terminated & ~begins
         ended = terminated | truncated
         returns = torch.where(self._per_agent(begins), 0.0, returns + reward)
-        sums = self._episodes(state, ended, returns, length)
+        cost = self._charged(charged, begins)
+        costs = torch.where(self._per_agent(begins)[..., None], 0.0, costs + cost)
+        sums = self._episodes(state, ended, returns, costs, length)
         state = {
             name: torch.where(begins.view(-1, *[1] * (tensor.dim() - 1)), fresh[name], state[name]).to(tensor.dtype)
             for name, tensor in before.items()
@@ -196,21 +210,25 @@ class TensorWorlds:
         flags = {"terminated": terminated, "truncated": truncated, "first": begins, "mask": ~ended}
         rows = {name: self._per_agent(flag).expand(self._batch).reshape(-1).clone() for name, flag in flags.items()}
         rows["reward"] = reward.reshape(-1)
+        if self.spec.costs:
+            rows["cost"] = cost.reshape(-1, len(self.spec.costs))
         if self.num_choices:
             rows["action_mask"] = self._offered(state, rows["mask"])
         draws = draws + begins * (again.used - on.used) + on.used
-        return After(state, draws, length, ended, returns, sums, rows, self._seen(state))
+        return After(state, draws, length, ended, returns, costs, sums, rows, self._seen(state))
 
     def drain(self) -> tuple[int, float, float, dict[str, float]]:
         episodes, returns, lengths, *values = self._sums.cpu().tolist()
         self._sums.zero_()
-        return int(episodes), returns, lengths, dict(zip(self._log_names, values, strict=True))
+        return int(episodes), returns, lengths, dict(zip((*self._log_names, *self.spec.costs), values, strict=True))
 
     def state(self) -> dict[str, Tensor]:
         own = {"key": self._key, "draws": self._draws, "length": self._length, "ended": self._ended, "returns": self._returns}
+        if self.spec.costs:
+            own["costs"] = self._cost_sums
         return {**own, **{f"state.{name}": tensor for name, tensor in self._state.items()}}
 
-    def _episodes(self, state: dict[str, Tensor], ended: Tensor, returns: Tensor, length: Tensor) -> Tensor:
+    def _episodes(self, state: dict[str, Tensor], ended: Tensor, returns: Tensor, costs: Tensor, length: Tensor) -> Tensor:
         """What the episodes that end come to: their number, summed returns and lengths, and what the environment names."""
         values = self._env.log(state) if self._log_names else {}
         columns = [
@@ -218,8 +236,21 @@ class TensorWorlds:
             torch.where(self._per_agent(ended), returns, 0.0).reshape(self._num_envs, -1).sum(1),
             length * ended * float(self._agents),
             *(torch.where(ended, values[name].double(), 0.0) * self._agents for name in self._log_names),
+            *torch.where(ended[:, None], costs.view(self._num_envs, self._agents, len(self.spec.costs)).sum(1), 0.0).unbind(1),
         ]
         return torch.stack([column.double() for column in columns]).sum(1)
+
+    def _charged(self, given: list[Tensor], begins: Tensor) -> Tensor:
+        """What a step cost, which ``step`` has returned last: ``[*batch, costs]``, nothing of it where an episode begins."""
+        shape = (*self._batch, len(self.spec.costs))
+        if not self.spec.costs:
+            return torch.zeros(shape, device=begins.device)
+        if len(given) != 1 or given[0].shape != shape:
+            got = f"{list(given[0].shape)}" if given else "none"
+            raise SpaceError(
+                f"{self.spec.name}.step: costs={self.spec.costs} needs state, reward, terminated, cost {list(shape)}; got {got}"
+            )
+        return torch.where(self._per_agent(begins)[..., None], 0.0, given[0].to(torch.float32))
 
     def _seen(self, state: dict[str, Tensor]) -> list[Tensor]:
         return _leaves(self._obs_layout.root, self._env.observe(state))
@@ -253,7 +284,7 @@ class TensorWorld:
     def __init__(self, env: Any) -> None:
         self._worlds = TensorWorlds(env, 1, torch.device("cpu"))
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.num_agents, self.name = self._worlds.spec.num_agents, self._worlds.spec.name
+        self.num_agents, self.name, self.costs = self._worlds.spec.num_agents, self._worlds.spec.name, self._worlds.spec.costs
         self._seeded = False
 
     def reset(self, seed: int | None, out: Rows) -> Infos | None:
@@ -277,6 +308,7 @@ class RowTensors:
         for name in ("obs", "first", "mask", "reward", "terminated", "truncated"):
             setattr(self, name, torch.from_numpy(getattr(rows, name)))
         self.action_mask = None if rows.action_mask is None else torch.from_numpy(rows.action_mask)
+        self.cost = None if rows.cost is None else torch.from_numpy(rows.cost)
 
 
 def _recording(tensor: Tensor) -> bool:

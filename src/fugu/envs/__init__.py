@@ -4,8 +4,10 @@ gymnasium.make("fugu.envs:fugu/CartPole-v0")
 gymnasium.make_vec("fugu.envs:fugu/CartPole-v0", num_envs=4096)
 """
 
+from fugu.envs import velocity
 from fugu.envs.registration import gymnasium_id, register
 
 __all__ = ["gymnasium_id", "register"]
 
 register()
+velocity.register()

@@ -52,7 +52,9 @@ class NativeGymnasiumEnv(gymnasium.Env[Any, Any]):
             raise ConfigError(f"{name} has no render_mode={render_mode!r}; it has {self.metadata['render_modes']}")
         self.render_mode = render_mode
         self.observation_space, self.action_space = self._env.observation_space, self._env.action_space
-        self._rows = Rows.zeros(Layout(self.observation_space), 1, discrete_choices(self.action_space))
+        self.costs = self._env.costs
+        choices = discrete_choices(self.action_space)
+        self._rows = Rows.zeros(Layout(self.observation_space), 1, choices, len(self.costs))
         self._action = Layout(self.action_space).zeros(1)
         self._observations = Packer(Layout(self.observation_space))
         self._actions = Packer(Layout(self.action_space), finite=False, cast=True)  # the engine refuses what is not finite
@@ -70,8 +72,10 @@ class NativeGymnasiumEnv(gymnasium.Env[Any, Any]):
         if not self._env.accepts(self._action):
             raise SpaceError(f"action {action!r:.60} is outside {self.action_space}")
         self._env.step(self._action, self._rows)
-        rows = self._rows
-        return self._observation(), float(rows.reward[0]), bool(rows.terminated[0]), bool(rows.truncated[0]), self._info()
+        rows, info = self._rows, self._info()
+        if rows.cost is not None:
+            info.update(zip(self.costs, rows.cost[0].tolist(), strict=True))
+        return self._observation(), float(rows.reward[0]), bool(rows.terminated[0]), bool(rows.truncated[0]), info
 
     def render(self) -> np.ndarray | None:
         return self._env.render() if self.render_mode is not None else None

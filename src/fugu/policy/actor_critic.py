@@ -81,7 +81,7 @@ class ActorCritic(nn.Module):
         """by index of the leaf; empty unless observations are normalised"""
         decoder_size = self.net.hidden_size if self.core is None else config.core_size
         zeros = torch.from_numpy(self.obs_layout.zeros(2))
-        try_net(self.net, config.net, self._structured(zeros), decoder_size, self.distribution.size)
+        try_net(self.net, config.net, self.structured(zeros), decoder_size, self.distribution.size)
 
     @property
     def computed_natively(self) -> bool:
@@ -112,7 +112,7 @@ class ActorCritic(nn.Module):
     def joint_step(self, obs: Tensor, state: Tensor | None, first: Tensor) -> tuple[Tensor, Tensor | None]:
         """One row further: ``[B, choices + 1]``, logits and value as that layer puts them out, and the memory."""
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.in_bf16):
-            hidden = self.net.encode(self._structured(obs))
+            hidden = self.net.encode(self.structured(obs))
             if self.core is not None:
                 hidden, state = self.core.step(hidden, state, first)
             return self.net.heads[0](hidden), state
@@ -121,7 +121,7 @@ class ActorCritic(nn.Module):
         if self.core is None:
             params, value = self._whole(obs)
         else:
-            hidden, state = self.core.step(self.net.encode(self._structured(obs)), state, first)
+            hidden, state = self.core.step(self.net.encode(self.structured(obs)), state, first)
             params, value = self.net.decode(hidden)
         return Output(params, value.reshape(first.shape), state)
 
@@ -131,7 +131,7 @@ class ActorCritic(nn.Module):
             params, value = self._whole(flat(obs, by_time))
             return Output(unflat(params, first, by_time), unflat(value.reshape(-1), first, by_time), state)
         if self.core.takes_segments(obs.device):
-            hidden = self.net.encode(self._structured(obs.flatten(0, 1))).unflatten(0, first.shape)
+            hidden = self.net.encode(self.structured(obs.flatten(0, 1))).unflatten(0, first.shape)
             out, state = self.core.sequence(hidden, state, first)
             params, value = self.net.decode(out.flatten(0, 1))
             return Output(params.unflatten(0, first.shape), value.reshape(first.shape), state)
@@ -147,11 +147,11 @@ class ActorCritic(nn.Module):
         reads_rows = isinstance(self.net, DefaultNet) and self.net.reads_rows and not self.moments
         if reads_rows and obs.dim() == 3 and takes_half(obs, *self.net.trunk.parameters()):
             return self.net.trunk(obs)  # wherever they lie: that saves a copy
-        return self.net.encode(self._structured(obs.flatten(0, 1))).unflatten(0, obs.shape[:2])
+        return self.net.encode(self.structured(obs.flatten(0, 1))).unflatten(0, obs.shape[:2])
 
     def _whole(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Parameters and values of ``rows [N, *row]`` without a core between encoder and heads."""
-        obs = self._structured(rows)
+        obs = self.structured(rows)
         return self.net.whole(obs) if hasattr(self.net, "whole") else self.net.decode(self.net.encode(obs))
 
     def draw(
@@ -192,7 +192,7 @@ class ActorCritic(nn.Module):
         for index, moments in self.moments.items():
             moments.update(leaves[int(index)], mask)  # type: ignore[operator]
 
-    def _structured(self, rows: Tensor) -> Any:
+    def structured(self, rows: Tensor) -> Any:
         """Rows as the space's own structure, reals normalised if asked for; otherwise views."""
         leaves = leaf_tensors(self.obs_layout, rows)
         for index, moments in self.moments.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fugu.presets import arcade, atari, classic, gpu, grpo, minigrid, mujoco, pettingzoo, sanity, teams
+from fugu.presets import arcade, atari, classic, gpu, grpo, minigrid, mujoco, pettingzoo, safe, sanity, teams
 from fugu.presets.general import general
 from fugu.trainer.config import TrainConfig
 
@@ -20,10 +20,12 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     **minigrid.PRESETS,
     **pettingzoo.PRESETS,
     **atari.PRESETS,
+    **safe.FREE,
 }
 """environment -> its config"""
 
 BY_ALGORITHM: Mapping[str, Mapping[str, Callable[[], TrainConfig]]] = {
+    "safe_ppo": safe.PRESETS,
     "mappo": teams.PRESETS,
     "grpo": grpo.PRESETS,
     "self_play": arcade.SELF_PLAY,

@@ -43,4 +43,5 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     "continuous": lambda: _sanity("continuous", steps=500_000, ppo=PPOConfig(gamma=0.95, entropy_coef=0.0)),
     "spaces": lambda: _sanity("spaces", steps=1_000_000),
     "multiagent": lambda: _sanity("multiagent"),
+    "knapsack_cmdp": lambda: _sanity("knapsack_cmdp", horizon=32, minibatch=2048),
 }

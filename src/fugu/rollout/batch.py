@@ -3,7 +3,7 @@
 The row convention, everywhere in fugu (``emulation/env.py`` says how environments write it):
 
 - Row t of a segment holds ``obs[t]``, the ``action[t]`` taken on it, and what that action produced: ``reward[t]``,
-  ``terminated[t]``, ``truncated[t]``. There is no ``done``.
+  ``terminated[t]``, ``truncated[t]``, and ``cost[t]``, one number per kind, where the environment has costs. There is no ``done``.
 - The row after an ending holds the final observation; its action goes nowhere and its ``mask`` is False. The row after that
   starts the next episode and has ``first``. An episode may start and end anywhere in a segment.
 - ``mask=False`` also marks agents that are dead, absent or waiting. Masked rows enter no loss, no mean and no priority.
@@ -24,10 +24,13 @@ from torch import Tensor
 from fugu.cuda.gather import COLUMNS, gather, lies_by_steps
 from fugu.cuda.use import ready
 
-PER_SEGMENT = frozenset({"state", "bootstrap", "priority", "importance", "agent", "group", "score", "round"})
-"""state: of the recurrent core before the first row; bootstrap: value of the observation after the last row; priority: how likely
-a segment is drawn; importance: what a segment drawn by priority counts for; agent: which one of its world a segment belongs to;
-group, score, round: see ``episodes.py``"""
+PER_SEGMENT = frozenset({"state", "bootstrap", "cost_bootstrap", "priority", "importance", "agent", "group", "score", "round"})
+"""state: of the recurrent core before the first row; bootstrap: value of the observation after the last row, cost_bootstrap: what is
+expected to be paid from there on; priority: how likely a segment is drawn; importance: what a segment drawn by priority counts for;
+agent: which one of its world a segment belongs to; group, score, round: see ``episodes.py``"""
+
+BOOTSTRAPS = {"value": "bootstrap", "cost_value": "cost_bootstrap"}
+"""what a policy says of rows and is also asked of the row after the last one -> the column that keeps that"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fugu.rollout.batch import Batch
+from fugu.rollout.batch import BOOTSTRAPS, Batch
 from fugu.rollout.onpolicy import Act, Actor
 from fugu.spaces import Layout
 from fugu.spaces.views import TORCH_DTYPES
@@ -42,11 +42,17 @@ class Slab:
     truncated: Tensor
     bootstrap: Tensor
     """[agents]"""
+    cost: Tensor | None = None
+    """[horizon, agents, costs]; None: the environments have none"""
+    cost_bootstrap: Tensor | None = None
+    """[agents, costs]; None: nobody foretells them"""
     acted: dict[str, Tensor] = field(default_factory=dict)
     """what the policy did, by column: [horizon, agents, ...]"""
 
     @classmethod
-    def zeros(cls, layout: Layout, agents: int, choices: int, horizon: int, device: torch.device, columns: Columns) -> Slab:
+    def zeros(
+        cls, layout: Layout, agents: int, choices: int, horizon: int, device: torch.device, columns: Columns, costs: int = 0
+    ) -> Slab:
         def zeros(*shape: int, dtype: torch.dtype = torch.bool) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
@@ -59,6 +65,8 @@ class Slab:
             terminated=zeros(horizon, agents),
             truncated=zeros(horizon, agents),
             bootstrap=zeros(agents, dtype=torch.float32),
+            cost=zeros(horizon, agents, costs, dtype=torch.float32) if costs else None,
+            cost_bootstrap=zeros(agents, *columns["cost_value"][0], dtype=torch.float32) if "cost_value" in columns else None,
             acted={name: zeros(horizon, agents, *shape, dtype=dtype) for name, (shape, dtype) in columns.items()},
         )
 
@@ -72,6 +80,7 @@ class Slab:
             reward=self.reward[t],
             terminated=self.terminated[t],
             truncated=self.truncated[t],
+            cost=None if self.cost is None else self.cost[t],
         )
 
     def start_over(self) -> None:
@@ -81,10 +90,11 @@ class Slab:
                 column[0].copy_(column[-1])
 
     def into(self, t: int) -> dict[str, Tensor]:
-        """Where what the policy does at ``t`` is kept; after the last row only its value is of interest."""
+        """Where what the policy does at ``t`` is kept; after the last row only its values are of interest."""
         if t < len(self.reward):
             return {name: column[t] for name, column in self.acted.items()}
-        return {**{name: torch.empty_like(column[0]) for name, column in self.acted.items()}, "value": self.bootstrap}
+        values = {name: getattr(self, column) for name, column in BOOTSTRAPS.items() if name in self.acted}
+        return {**{name: torch.empty_like(column[0]) for name, column in self.acted.items()}, **values}
 
     def batch(self, first_state: Tensor | None) -> Batch:
         """All of it as a batch; views."""
@@ -99,9 +109,13 @@ class Slab:
         }
         if self.action_mask is not None:
             columns["action_mask"] = self.action_mask[:-1]
+        if self.cost is not None:
+            columns["cost"] = self.cost
         seen = {name: column.transpose(0, 1) for name, column in columns.items()}
         if first_state is not None:
             seen["state"] = first_state
+        if self.cost_bootstrap is not None:
+            seen["cost_bootstrap"] = self.cost_bootstrap
         return Batch({**seen, "bootstrap": self.bootstrap})
 
 
@@ -117,7 +131,8 @@ class DeviceRollout:
     ) -> None:
         self.vec, self.horizon, self.device = vec, horizon, vec.device
         self.whole = whole
-        self.slab = Slab.zeros(vec.obs_layout, vec.num_agents, vec.num_choices, horizon, vec.device, columns)
+        costs = len(vec.spec.costs)
+        self.slab = Slab.zeros(vec.obs_layout, vec.num_agents, vec.num_choices, horizon, vec.device, columns, costs)
         self._state = torch.zeros((vec.num_agents, state_size), device=vec.device) if state_size else None
         self._first_state = torch.zeros((vec.num_agents, state_size), device=vec.device) if state_size else None
 

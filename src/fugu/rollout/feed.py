@@ -48,7 +48,7 @@ class Feed(Saved):
         self.vec, self.horizon, self.device = vec, horizon, device
         self._clock = clock or (lambda _: nullcontext())
         choices = vec.num_choices if vec.masks_actions else 0
-        self.slab = Slab.zeros(vec.obs_layout, vec.num_agents, choices, horizon, device, columns)
+        self.slab = Slab.zeros(vec.obs_layout, vec.num_agents, choices, horizon, device, columns, len(vec.spec.costs))
         layout = vec.action_layout
         self._pinned = Pinned(vec.memory) if device.type == "cuda" else None
         """kept so that the memory stays pinned"""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fugu.emulation.env import Rows
-from fugu.rollout.batch import Batch
+from fugu.rollout.batch import BOOTSTRAPS, Batch
 from fugu.spaces.views import TORCH_DTYPES
 from fugu.vector.vecenv import EpisodeLog, VecEnv
 
@@ -116,6 +116,8 @@ class OnPolicy(Saved):
             "reward": torch.zeros((segments, horizon), pin_memory=pin),
             **{name: torch.zeros((segments, horizon), dtype=torch.bool, pin_memory=pin) for name in FLAGS},
         }
+        if vec.spec.costs:
+            self._written["cost"] = torch.zeros((segments, horizon, len(vec.spec.costs)), pin_memory=pin)
         """columns the environments fill, on the CPU"""
         self._arrays = {name: column.numpy() for name, column in self._written.items()}
         self._action_mask: Tensor | None = None
@@ -124,7 +126,8 @@ class OnPolicy(Saved):
         """whether one has in this batch"""
         self._acted: dict[str, Tensor] = {}
         """columns the policy fills, where the learner is; made when the first act shows what they are"""
-        self._bootstrap = torch.zeros(segments, device=self.device)
+        self._bootstraps: dict[str, Tensor] = {"bootstrap": torch.zeros(segments, device=self.device)}
+        """what the policy says of the row after the last one, by column"""
         self._state = torch.zeros((agents, state_size), device=self.device) if state_size else None
         self._first_state = torch.zeros((segments, state_size), device=self.device) if state_size else None
         self._time = {group.start: 0 for group in vec.groups}
@@ -163,7 +166,7 @@ class OnPolicy(Saved):
             self._act(rows, act)
             if stop():
                 raise Stopped
-        columns = {**self._written, **self._acted, "bootstrap": self._bootstrap}
+        columns = {**self._written, **self._acted, **self._bootstraps}
         if self._forbidden and self._action_mask is not None:
             columns["action_mask"] = self._action_mask
         if self._first_state is not None:
@@ -198,8 +201,8 @@ class OnPolicy(Saved):
                 self._state[group] = done.state
             for name, column in done.columns.items():
                 self._column(name, column)[segments, t] = column
-            if t == 0 and time and "value" in done.columns:  # the row after the last one of the pass before
-                self._bootstrap[self._where(group, time - 1)[0]] = done.columns["value"]
+            if t == 0 and time:  # the row after the last one of the pass before
+                self._keep_values(group, time - 1, done.columns)
         self._time[group.start] = time + 1
 
     def _write_outcome(self, rows: Rows, time: int) -> None:
@@ -208,16 +211,28 @@ class OnPolicy(Saved):
             self._arrays["reward"][segments, t] = rows.reward
             self._arrays["terminated"][segments, t] = rows.terminated
             self._arrays["truncated"][segments, t] = rows.truncated
+            if rows.cost is not None:
+                self._arrays["cost"][segments, t] = rows.cost
 
     def _write_bootstrap(self, rows: Rows, act: Actor) -> None:
-        """The value of what comes after the batch. The action is not taken: the next policy chooses its own."""
-        if "value" not in self._acted:
+        """The values of what comes after the batch. The action is not taken: the next policy chooses its own."""
+        if not self._acted.keys() & BOOTSTRAPS.keys():
             return
         with self._clock("inference"):
             state = None if self._state is None else self._state[rows.agents]
             obs, first, action_mask = self._inputs(rows)
-            value = act(obs, state, first, action_mask).columns["value"]
-            self._bootstrap[self._where(rows.agents, self.passes * self.horizon - 1)[0]] = value
+            self._keep_values(rows.agents, self.passes * self.horizon - 1, act(obs, state, first, action_mask).columns)
+
+    def _keep_values(self, group: slice, time: int, said: Mapping[str, Tensor]) -> None:
+        """``said`` is of the row after the one at ``time``."""
+        segments = self._where(group, time)[0]
+        for name, column in BOOTSTRAPS.items():
+            if name not in said:
+                continue
+            if column not in self._bootstraps:
+                shape = (self.vec.num_agents * self.passes, *said[name].shape[1:])
+                self._bootstraps[column] = torch.zeros(shape, device=self.device)
+            self._bootstraps[column][segments] = said[name]
 
     def _inputs(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor | None]:
         """Observation, first, and the action mask if it forbids anything, as tensors where the policy is."""

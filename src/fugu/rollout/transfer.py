@@ -18,7 +18,7 @@ from fugu.rollout.device import Slab
 
 NEXT = ("obs", "first", "mask", "action_mask")
 """columns of the row that waits for an action"""
-OUTCOME = ("reward", "terminated", "truncated")
+OUTCOME = ("reward", "terminated", "truncated", "cost")
 """columns that the action before it produced"""
 
 

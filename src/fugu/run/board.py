@@ -156,12 +156,13 @@ def plain(header: Header, progress: Progress) -> str:
     for name in (
         "episode/return",
         "episode/length",
+        *(name for cost in _costs(metrics) for name in (f"episode/cost{cost}", f"safe/lambda{cost}")),
         *sorted(n for n in metrics if n.startswith("env/"))[:4],
         "loss/kl",
         "loss/entropy",
     ):
         if math.isfinite(metrics.get(name, math.nan)):
-            parts.append(f"{clean(name.removeprefix('episode/'))} {number(metrics[name])}")
+            parts.append(f"{clean(name.removeprefix('episode/').removeprefix('safe/'))} {number(metrics[name])}")
     busy = sorted(((metrics.get(f"time/{phase}", 0.0), phase) for phase in PHASES), reverse=True)[:2]
     parts += [f"{phase} {share:.0%}" for share, phase in busy if share > 0]
     return "  ".join(parts)
@@ -280,7 +281,29 @@ def _results(progress: Progress, width: int, glyphs: Glyphs) -> list[Line]:
     room = min(60, width - len("return ") - 8 - len(tail))
     if room >= 4 and len(progress.history) > 1:
         line.append((sparkline(progress.history, room, glyphs.spark), "green"))
-    return [[*line, (tail, _VALUE)]]
+    return [[*line, (tail, _VALUE)], *(_cost(metrics, cost) for cost in _costs(metrics))]
+
+
+def _costs(metrics: Mapping[str, float]) -> list[str]:
+    """What comes after ``episode/cost`` in the names of the metrics of each cost: nothing if there is but one."""
+    return sorted(name.removeprefix("episode/cost") for name in metrics if f"{name}/".startswith("episode/cost/"))
+
+
+def _cost(metrics: Mapping[str, float], cost: str) -> Line:
+    """What episodes cost, against their limit where there is one."""
+    paid, limit = metrics[f"episode/cost{cost}"], metrics.get(f"safe/limit{cost}", math.nan)
+    line: Line = [
+        (f"{clean(cost.removeprefix('/') or 'cost'):<6} ", _LABEL),
+        (f"{number(paid):<8}", "bold red" if paid > limit else "bold green"),
+    ]
+    if not math.isfinite(limit):
+        return line
+    over = metrics.get(f"safe/over_limit{cost}", math.nan)
+    return [
+        *line,
+        (f"limit {number(limit)}   lambda {number(metrics.get(f'safe/lambda{cost}', math.nan))}", _VALUE),
+        (f"   over it {over:.0%}" if math.isfinite(over) else "", _VALUE),
+    ]
 
 
 def _time_split(metrics: Mapping[str, float], width: int, glyphs: Glyphs) -> list[Line]:

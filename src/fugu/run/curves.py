@@ -25,16 +25,17 @@ def plot(
     folders: Sequence[RunFolder],
     path: str | Path | None = None,
     *,
-    metrics: Sequence[str] = ("episode/return",),
+    metrics: Sequence[str] = (),
     x: Axis = "steps",
     smooth: int = 1,
 ) -> Path:
     """Draw ``metrics`` of the runs over steps or wall time; returns the file, ``curves.png`` in the run's folder by default.
 
+    Without ``metrics``: the return, and where episodes cost something, that and the price of it. Costs are drawn with their limit.
     ``smooth``: each point is the mean of this many lines around it; what was logged then shows faintly behind.
     """
-    if not folders or not metrics:
-        raise ConfigError("plot() needs at least one run and one metric")
+    if not folders:
+        raise ConfigError("plot() needs at least one run")
     if x not in ("steps", "time"):
         raise ConfigError(f"x={x!r} must be steps or time.{did_you_mean(str(x), ('steps', 'time'))}")
     if smooth < 1:
@@ -42,7 +43,8 @@ def plot(
     target = Path(path) if path is not None else (folders[0].path if len(folders) == 1 else Path()) / "curves.png"
     if target.suffix.lower() not in KINDS:
         raise ConfigError(f"a plot is a {', '.join(KINDS)} file, got {str(target)!r}; try {target.with_suffix('.png')}")
-    drawn = _curves(folders, tuple(dict.fromkeys(metrics)), x)
+    drawn = _curves(folders, tuple(dict.fromkeys(metrics or _usual(folders))), x)
+    bounds = {metric: _limits(folders, metric) for metric in drawn}
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -53,7 +55,7 @@ def plot(
     figure = Figure(figsize=(6.4 * columns, 3.8 * rows + 0.4), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)  # draws without a display
     for number, (metric, curves) in enumerate(drawn.items(), 1):
-        _draw(figure.add_subplot(rows, columns, number), metric, curves, x, smooth)
+        _draw(figure.add_subplot(rows, columns, number), metric, curves, x, smooth, bounds[metric])
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(target)
@@ -97,6 +99,20 @@ def _curves(folders: Sequence[RunFolder], metrics: Sequence[str], x: Axis) -> di
     return out
 
 
+def _usual(folders: Sequence[RunFolder]) -> list[str]:
+    """What is drawn unless told otherwise."""
+    there = {name for folder in folders for row in folder.read_metrics() for name in row}
+    return ["episode/return", *sorted(name for name in there if name.startswith(("episode/cost", "safe/lambda")))]
+
+
+def _limits(folders: Sequence[RunFolder], metric: str) -> list[float]:
+    """What the runs were not to exceed on average, lowest first; nothing for what has no limit."""
+    if not metric.startswith("episode/cost"):
+        return []
+    name = metric.replace("episode/cost", "safe/limit", 1)
+    return sorted({row[name] for folder in folders for row in folder.read_metrics()[-1:] if name in row})
+
+
 def _near(metric: str, known: Sequence[str]) -> str:
     """The nearest names; ``return`` alone means ``episode/return``."""
     ends = [name for name in known if name.rpartition("/")[2] == metric]
@@ -110,7 +126,7 @@ def _names(folders: Sequence[RunFolder]) -> dict[Path, str]:
     return {f.path: f.name if names.count(f.name) == 1 else str(f.path) for f in folders}
 
 
-def _draw(axes: Any, metric: str, curves: dict[str, Curve], x: Axis, smooth: int) -> None:
+def _draw(axes: Any, metric: str, curves: dict[str, Curve], x: Axis, smooth: int, limits: Sequence[float]) -> None:
     from matplotlib.ticker import EngFormatter
 
     for number, (name, (at, values)) in enumerate(curves.items()):
@@ -120,6 +136,8 @@ def _draw(axes: Any, metric: str, curves: dict[str, Curve], x: Axis, smooth: int
             axes.plot(at, values, color=colour, alpha=0.25, linewidth=0.8)
             values = smoothed(values, smooth)
         axes.plot(at, values, label=name, linewidth=1.6, **style)
+    for limit in limits:
+        axes.axhline(limit, color="black", linestyle="--", linewidth=1.0, label=f"limit {limit:g}")
     unit = describe(metric).unit
     axes.set_title(metric)
     axes.set_ylabel(unit)

@@ -37,6 +37,7 @@ METRICS: dict[str, Metric] = {
     "episodes": Metric("episodes", "episodes that ended, since the start of the run"),
     "episode/return": Metric("", "mean undiscounted return of the episodes that ended since the last line"),
     "episode/length": Metric("steps", "mean length of the episodes that ended since the last line"),
+    "episode/cost": Metric("", "mean undiscounted cost of the episodes that ended since the last line"),
     "loss/policy": Metric("", "mean policy loss of the minibatches of an update"),
     "loss/value": Metric("", "mean value loss of the minibatches, before its coefficient"),
     "loss/entropy": Metric("nats", "mean entropy of the policy over unmasked rows"),
@@ -54,6 +55,13 @@ METRICS: dict[str, Metric] = {
     "loss/redrawn": Metric("share", "groups that took the place of others without spread; steps do not count those"),
     "loss/reference_kl": Metric("nats", "estimate of KL(policy || reference) per token"),
     "loss/mismatch_kl": Metric("nats", "estimate of KL(sampler || learner) per token, before learning"),
+    "loss/cost_value": Metric("", "mean value loss of the cost critics, in units of the deviation of their targets"),
+    "loss/cost_explained_variance": Metric(
+        "", "as loss/explained_variance, of the cost critics; with several costs their mean"
+    ),
+    "safe/limit": Metric("", "what an episode may cost on average"),
+    "safe/lambda": Metric("reward per cost", "the multiplier: what a unit of cost counts for in the advantage"),
+    "safe/over_limit": Metric("share", "of the episodes that ended last, those that cost more than the limit"),
     "loss/grad_norm": Metric("", "mean norm of the gradient before clipping"),
     "loss/total": Metric("", "mean of what is minimised"),
     "self_play/rating": Metric("", "of the learner, in the table of all versions (a newcomer has 25)"),
@@ -75,7 +83,11 @@ METRICS: dict[str, Metric] = {
 }
 
 OPEN = {
+    "episode/cost/": Metric("", "mean undiscounted cost of this kind of the episodes that ended since the last line"),
     "env/": Metric("", "mean of a value that the environment logs, over the episodes since the last line"),
+    "safe/limit/": Metric("", "what an episode may cost on average, of this kind"),
+    "safe/lambda/": Metric("reward per cost", "the multiplier of this cost"),
+    "safe/over_limit/": Metric("share", "of the episodes that ended last, those that cost more of this kind than its limit"),
     "loss/": Metric("", "mean over the minibatches of an update"),
 }
 """prefix -> what an unlisted name under it means"""

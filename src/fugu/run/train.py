@@ -94,7 +94,15 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
 
 FIXED = (
     *("env", "env_kwargs", "algorithm", "seed", "device", "policy", "ppo.normalize_reward", "ppo.normalize_value"),
-    *("mappo", "optimizer.name", "vector.num_envs", "self_play.pool", "self_play.opponents", "grpo.reference_coef"),
+    *(
+        "optimizer.name",
+        "vector.num_envs",
+        "safe.delay",
+        "mappo",
+        "self_play.pool",
+        "self_play.opponents",
+        "grpo.reference_coef",
+    ),
 )
 """what a run cannot change: its weights, statistics and environments would not fit"""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fugu.algorithm.config import GRPOConfig, MAPPOConfig, PPOConfig, SelfPlayConfig
+from fugu.algorithm.config import GRPOConfig, MAPPOConfig, PPOConfig, SafeConfig, SelfPlayConfig
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
 from fugu.run.config import LogConfig
@@ -74,9 +74,9 @@ class TrainConfig:
 
     env: str = "cartpole"
     """name of a native environment, my_env.h, a Gymnasium id, module:Class or file.py:Class"""
-    algorithm: Literal["ppo", "mappo", "grpo", "self_play"] = "ppo"
-    """how it learns: ppo, mappo (for teams: its critic sees more than the actors do), grpo (episodes that began alike, against each
-    other), self_play (against earlier versions)"""
+    algorithm: Literal["ppo", "safe_ppo", "mappo", "grpo", "self_play"] = "ppo"
+    """how it learns: ppo, safe_ppo (under limits on what episodes cost), mappo (for teams: its critic sees more than the actors do),
+    grpo (episodes that began alike, against each other), self_play (against earlier versions)"""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """settings of the environment; on the command line --env.NAME VALUE. Lists in them become tuples"""
     seed: int = 0
@@ -105,6 +105,8 @@ class TrainConfig:
     """the network"""
     ppo: PPOConfig = field(default_factory=PPOConfig)
     """proximal policy optimization"""
+    safe: SafeConfig = field(default_factory=SafeConfig)
+    """limits on what episodes cost, for safe_ppo"""
     mappo: MAPPOConfig = field(default_factory=MAPPOConfig)
     """what mappo adds to it"""
     self_play: SelfPlayConfig = field(default_factory=SelfPlayConfig)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
+from fugu.emulation.env import cost_metric
 from fugu.errors import FuguError
 from fugu.rollout.onpolicy import Actor
 from fugu.vector.vecenv import VecEnv
@@ -24,6 +25,8 @@ class Evaluation:
     returns: tuple[float, ...]
     """of each episode"""
     lengths: tuple[int, ...]
+    costs: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """of each episode, by name; empty where the environment has none"""
     cut: int = 0
     """episodes that were to be played but had not ended when it was given up; they are missing, and they were the long ones"""
 
@@ -45,6 +48,10 @@ class Evaluation:
         half = 1.96 * self.deviation / math.sqrt(self.episodes)
         return self.mean - half, self.mean + half
 
+    @property
+    def mean_costs(self) -> dict[str, float]:
+        return {name: float(np.mean(costs)) for name, costs in self.costs.items()}
+
     def summary(self) -> dict[str, object]:
         low, high = self.interval
         return {
@@ -55,6 +62,7 @@ class Evaluation:
             "min_return": min(self.returns),
             "max_return": max(self.returns),
             "mean_length": float(np.mean(self.lengths)),
+            "mean_costs": self.mean_costs,
             **dataclasses.asdict(self),
         }
 
@@ -63,6 +71,7 @@ class Evaluation:
         return (
             f"{self.episodes} episodes: mean return {self.mean:.2f} (95% interval {low:.2f} to {high:.2f}), "
             f"mean length {np.mean(self.lengths):.1f}"
+            + "".join(f", mean {cost_metric('cost', name, self.costs)} {mean:.2f}" for name, mean in self.mean_costs.items())
         ) + (f"; {self.cut} did not end and are missing" if self.cut else "")
 
 
@@ -87,7 +96,8 @@ def evaluate(
     share[: episodes % agents] += 1
     played = np.zeros(agents, np.int64)
     returns, lengths = np.zeros(agents), np.zeros(agents, np.int64)
-    done: list[tuple[int, int, float, int]] = []  # (episode of the agent, agent, return, length)
+    costs = np.zeros((agents, len(vec.spec.costs)))
+    done: list[tuple[int, int, float, int, list[float]]] = []  # (episode of the agent, agent, return, length, costs)
     state = torch.zeros((agents, state_size), device=device) if state_size else None
     obs, _ = vec.reset(seed)
     rows = vec.rows
@@ -101,11 +111,14 @@ def evaluate(
         rows = vec.rows
         returns += reward
         lengths += counted
+        if rows.cost is not None:
+            costs += rows.cost
         for agent in np.flatnonzero(terminated | truncated):
             if played[agent] < share[agent]:
-                done.append((int(played[agent]), int(agent), float(returns[agent]), int(lengths[agent])))
+                paid = costs[agent].tolist()
+                done.append((int(played[agent]), int(agent), float(returns[agent]), int(lengths[agent]), paid))
             played[agent] += 1
-            returns[agent], lengths[agent] = 0.0, 0
+            returns[agent], lengths[agent], costs[agent] = 0.0, 0, 0.0
     if not done:
         raise FuguError(f"no episode of {vec.spec.name} ended within {max_steps} steps; give it a time limit")
     cut = episodes - len(done)
@@ -116,4 +129,5 @@ def evaluate(
             stacklevel=2,
         )
     done.sort()
-    return Evaluation(tuple(r for _, _, r, _ in done), tuple(n for *_, n in done), cut)
+    paid_for = {name: tuple(one[4][k] for one in done) for k, name in enumerate(vec.spec.costs)}
+    return Evaluation(tuple(one[2] for one in done), tuple(one[3] for one in done), paid_for, cut)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fugu.algorithm.contract import Algorithm, Metrics
+from fugu.emulation.env import cost_metric
 from fugu.errors import EnvError, EnvTimeout, WorkerDied
 from fugu.rollout.batch import Batch
 from fugu.rollout.onpolicy import Stopped
@@ -186,6 +187,7 @@ class Trainer:
                 self._recent.popleft()
             counts["episode/return"] = log.mean_return
             counts["episode/length"] = log.mean_length
+            counts.update({cost_metric("episode/cost", name, log.mean_costs): cost for name, cost in log.mean_costs.items()})
             counts.update({f"env/{name}": value for name, value in log.mean_values.items()})
         return counts
 

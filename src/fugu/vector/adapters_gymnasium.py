@@ -48,7 +48,8 @@ class GymnasiumVectorFace(VectorEnv[Any, Any, np.ndarray]):
         obs, reward, terminated, truncated, infos = self.vec.step(self._action(actions))
         if self._may_lose_envs:
             self._add_final_obs(obs, terminated | truncated, infos)
-        return self._read(obs), reward.astype(np.float64), terminated.copy(), truncated.copy(), self._batched(infos)
+        info = {**self._batched(infos), **self._costs()}
+        return self._read(obs), reward.astype(np.float64), terminated.copy(), truncated.copy(), info
 
     def render(self) -> tuple[Any, ...]:
         return tuple(self.vec.render())
@@ -96,6 +97,14 @@ class GymnasiumVectorFace(VectorEnv[Any, Any, np.ndarray]):
         for row, action in zip(rows, iterate(self.action_space, actions), strict=True):
             self._packer.pack(action, row)
         return rows
+
+    def _costs(self) -> dict[str, Any]:
+        """What the step cost, by name, with who has it: everyone."""
+        cost, everyone = self.vec.rows.cost, np.ones(self.num_envs, bool)
+        if cost is None:
+            return {}
+        named = {name: cost[:, k].astype(np.float64) for k, name in enumerate(self.vec.spec.costs)}
+        return {**named, **{f"_{name}": everyone.copy() for name in named}}
 
     def _batched(self, infos: Infos) -> dict[str, Any]:
         out: dict[str, Any] = {}

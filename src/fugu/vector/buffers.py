@@ -29,7 +29,7 @@ from fugu.spaces.layout import Node
 
 LINE, PAGE = 128, 4096
 SLOTS = 2
-ROW_COLUMNS = ("obs", "reward", "terminated", "truncated", "first", "mask", "action_mask")
+ROW_COLUMNS = ("obs", "reward", "terminated", "truncated", "first", "mask", "action_mask", "cost")
 """of a row"""
 
 
@@ -71,6 +71,8 @@ class Buffers:
                 f"mask {slot} {group}": ((count,), np.bool_),
                 f"action_mask {slot} {group}": ((count, choices), np.bool_),
             }
+            if spec.costs:
+                columns[f"cost {slot} {group}"] = (count, len(spec.costs)), np.float32
         offsets, self.nbytes = {}, 0
         for name, (shape, dtype) in columns.items():
             size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -99,6 +101,7 @@ class Buffers:
                     first=column[f"first {slot} {group}"],
                     mask=column[f"mask {slot} {group}"],
                     action_mask=column[f"action_mask {slot} {group}"] if choices else None,
+                    cost=column.get(f"cost {slot} {group}"),
                     agents=agents,
                 )
                 for slot in range(SLOTS)

@@ -1,9 +1,9 @@
 """Environments whose worlds, rows and statistics stay on one device: what a learner on that device holds instead of a ``VecEnv``.
 
 ``reset`` and ``step`` write into ``DeviceRows`` the caller gives (rows of its own slabs, usually): ``step(action, rows)`` takes the
-actions for the rows last written, and writes what they produced (``reward``, ``terminated``, ``truncated``) and the next row (``obs``,
-``first``, ``mask``, ``action_mask``), by the convention of ``emulation/env.py``. Nothing is copied to the CPU and nothing waits, so
-a CUDA graph can capture ``step``. Who steps the worlds is behind ``DeviceWorlds``: kernels compiled from C++ headers
+actions for the rows last written, and writes what they produced (``reward``, ``terminated``, ``truncated``, ``cost``) and the next
+row (``obs``, ``first``, ``mask``, ``action_mask``), by the convention of ``emulation/env.py``. Nothing is copied to the CPU and nothing
+waits, so a CUDA graph can capture ``step``. Who steps the worlds is behind ``DeviceWorlds``: kernels compiled from C++ headers
 (``device_native.py``) or torch functions (``emulation/tensor.py``). The seeds are those of every other backend.
 
 Actions are not checked: what a policy samples is in its space, and a kernel cannot raise. A C++ environment takes a choice outside
@@ -49,6 +49,8 @@ class DeviceRows:
     """[agents] bool"""
     truncated: Tensor
     """[agents] bool"""
+    cost: Tensor | None = None
+    """[agents, costs] float32; None where the environment has none"""
 
 
 class DeviceWorlds(Protocol):
@@ -103,6 +105,7 @@ class DeviceVec:
             "reward": ((agents,), torch.float32),
             "terminated": flag,
             "truncated": flag,
+            "cost": ((agents, len(self.spec.costs)), torch.float32) if self.spec.costs else None,
         }
         self._action_form = (agents, *self.action_layout.row_shape), TORCH_DTYPES[self.action_layout.dtype_name]
 
@@ -136,7 +139,7 @@ class DeviceVec:
 
     def drain_log(self) -> EpisodeLog:
         """What the episodes that ended since the last call (of any agent) came to. Waits for the device: call it rarely."""
-        return EpisodeLog.of(self.worlds.drain())
+        return EpisodeLog.of(self.worlds.drain(), self.spec.costs)
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copies of the worlds' states on the CPU. The rows that wait for actions are the caller's."""

@@ -24,7 +24,7 @@ from fugu.vector.runner import Drained
 
 WARP = 32
 LOG_COLUMNS = 11
-"""LogSum of native/world.h: episodes (int64), summed returns, lengths and 8 values of the environment's own (float64)"""
+"""LogSum of native/world.h: episodes (int64), summed returns, lengths and 8 values of the environment's own and costs (float64)"""
 ONE_STORE = (4, 8, 16)
 """bytes of a world's observations that a thread writes with one instruction, which needs them aligned to their size"""
 WORLDS_OF_SLOT = 16
@@ -43,10 +43,10 @@ class NativeDevice:
         described = descriptions()[source.name]
         self.num_choices = discrete_choices(self.spec.action_space) if described["masks_actions"] else 0
         self._params, self._time_limit = native.device_settings(source.name, dict(settings))
-        self._log_names: tuple[str, ...] = described["logs"]
+        self._log_names: tuple[str, ...] = (*described["logs"], *described["costs"])
         module = worlds_module(source, device)
-        self._reset = module.kernel("reset_worlds", "pisp" + "p" * 7)
-        self._step = module.kernel("step_worlds", "pisip" + "p" * 8)
+        self._reset = module.kernel("reset_worlds", "pisp" + "p" * 8)
+        self._step = module.kernel("step_worlds", "pisip" + "p" * 9)
         self._num_envs, self._device = num_envs, device
         obs_bytes = self.spec.num_agents * Layout(self.spec.observation_space).nbytes
         self._one_store = obs_bytes if obs_bytes in ONE_STORE else 1
@@ -96,4 +96,5 @@ class NativeDevice:
             rows.reward,
             rows.terminated,
             rows.truncated,
+            rows.cost,
         )

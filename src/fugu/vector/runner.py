@@ -20,7 +20,7 @@ Options = dict[str, Any] | list[dict[str, Any] | None] | None
 
 
 Drained = tuple[int, float, float, dict[str, float]]
-"""episodes, their summed returns and lengths, and the sums of the environment's own named values"""
+"""episodes, their summed returns and lengths, and the sums of the environment's own named values and of its costs, by name"""
 
 
 class Runner(Protocol):

@@ -159,6 +159,8 @@ class Shard:
         shared.truncated[...] = mine.truncated
         shared.first[...] = mine.first
         shared.mask[...] = mine.mask
+        if shared.cost is not None:
+            shared.cost[...] = mine.cost
 
     def _failed(self, error: BaseException, k: int, phase: str, slot: int) -> Infos:
         """Raise what went wrong with env ``k``, or replace it and mark its episode truncated."""
@@ -224,6 +226,8 @@ def truncate(out: Rows, last_obs: np.ndarray) -> None:
     out.mask[...] = False
     if out.action_mask is not None:
         out.action_mask[...] = True
+    if out.cost is not None:
+        out.cost[...] = 0
 
 
 def restart_seed(seed: int, restarts: int) -> int:
@@ -241,6 +245,7 @@ def _staged(shared: Rows) -> Rows:
         first=np.zeros_like(shared.first),
         mask=np.zeros_like(shared.mask),
         action_mask=shared.action_mask,
+        cost=None if shared.cost is None else np.zeros_like(shared.cost),
         agents=slice(0, len(shared.reward)),
     )
 

@@ -7,8 +7,8 @@ shards; the order of batches, episode statistics and the state of the conversati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,13 +31,17 @@ class EpisodeLog(NamedTuple):
     mean_length: float
     mean_values: dict[str, float]
     """of the environment's own named values"""
+    mean_costs: Mapping[str, float] = MappingProxyType({})
+    """of what its steps cost, summed over an episode; empty where it has no costs"""
 
     @classmethod
-    def of(cls, drained: Drained) -> EpisodeLog:
-        """Means, from what a runner summed."""
+    def of(cls, drained: Drained, costs: Sequence[str] = ()) -> EpisodeLog:
+        """Means, from what a runner summed. ``costs``: which of the named values are costs."""
         episodes, returns, lengths, values = drained
         many = max(episodes, 1)
-        return cls(episodes, returns / many, lengths / many, {name: total / many for name, total in values.items()})
+        means = {name: total / many for name, total in values.items()}
+        spent = {name: means.pop(name) for name in costs}
+        return cls(episodes, returns / many, lengths / many, means, spent)
 
 
 class VecEnv:
@@ -66,7 +70,7 @@ class VecEnv:
         """columns of the action mask"""
         self.episode_stats = runner.drain() is None or config.infos in ("all", "episode")
         """whether the infos of a step that ends an episode get ``episode``"""
-        self._stats = EpisodeStats(self.num_agents)
+        self._stats = EpisodeStats(self.num_agents, self.spec.costs)
         count = len(self._groups)
         self._slot = [0] * count
         self._running: list[int] = []
@@ -174,7 +178,7 @@ class VecEnv:
 
     def drain_log(self) -> EpisodeLog:
         """What the episodes that ended since the last call (of any agent) came to."""
-        return EpisodeLog.of(self._runner.drain() or self._stats.drain())
+        return EpisodeLog.of(self._runner.drain() or self._stats.drain(), self.spec.costs)
 
     # --- saving and restoring ---
 

@@ -26,7 +26,8 @@ class RowsPlayer:
         self.env, self.clock = env, Clock()
         self.layout = Layout(env.observation_space)
         self.choices = discrete_choices(env.action_space)
-        self._slots = [Rows.zeros(self.layout, env.num_agents, self.choices) for _ in range(2)]
+        self.costs = tuple(getattr(env, "costs", ()))
+        self._slots = [Rows.zeros(self.layout, env.num_agents, self.choices, len(self.costs)) for _ in range(2)]
         self.rows = self._slots[0]
         self.infos: Any = None
         self.ended, self._poison = True, poison
@@ -49,6 +50,8 @@ class RowsPlayer:
             yield "/".join(("obs", *map(str, leaf.path))), view
         for name in ("reward", "terminated", "truncated", "first", "mask"):
             yield name, getattr(self.rows, name)
+        if self.rows.cost is not None:
+            yield "cost", self.rows.cost
 
     def _turn(self) -> None:
         self.rows = self._slots[1] if self.rows is self._slots[0] else self._slots[0]
@@ -58,3 +61,5 @@ class RowsPlayer:
             for flags in (self.rows.terminated, self.rows.truncated, self.rows.first):
                 flags[...] = True
             self.rows.mask[...] = False
+            if self.rows.cost is not None:
+                self.rows.cost[...] = np.nan

@@ -71,6 +71,8 @@ class _Watch:
         self._expect(~rows.mask | rows.first, "first", "reset() left first=False on a row that waits for an action", fix)
         self._expect(~(rows.terminated | rows.truncated), "terminated", "reset() left an ending flag set", fix)
         self._expect(rows.reward == 0, "reward", "reset() left a reward that is not 0", fix)
+        if rows.cost is not None:
+            self._expect((rows.cost == 0).all(1), "cost", "reset() left a cost that is not 0", fix)
 
     def stepped(self, step: int, acted: np.ndarray) -> None:
         """``acted``: the mask of the rows before this step."""
@@ -107,6 +109,13 @@ class _Watch:
             f"the step that restarts an episode has a reward or an ending flag {at}",
             "write reward 0 and no flags on the first row of an episode; the action taken on the final row is ignored",
         )
+        if rows.cost is not None:
+            self._expect(
+                ~(self.over & rows.first) | (rows.cost == 0).all(1),
+                "cost",
+                f"the step that restarts an episode has a cost {at}",
+                "write cost 0 on the first row of an episode; the action taken on the final row is ignored",
+            )
         masks = rows.action_mask
         if masks is not None:
             self._expect(
@@ -127,6 +136,9 @@ class _Watch:
         bad = ~np.isfinite(rows.reward)
         fix = "write out.reward for every agent on every step, 0 where nothing was gained"
         self._expect(~bad, "reward", f"NaN, infinite or never written at step {step}", fix)
+        if rows.cost is not None:
+            fix = "write out.cost for every agent on every step, 0 where nothing was paid"
+            self._expect(np.isfinite(rows.cost).all(1), "cost", f"NaN, infinite or never written at step {step}", fix)
         if not bad.any():
             self.reward = np.array([min(self.reward[0], rows.reward.min()), max(self.reward[1], rows.reward.max())])
         for leaf, view in zip(player.layout.leaves, player.layout.leaf_views(rows.obs), strict=True):
