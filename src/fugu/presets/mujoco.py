@@ -38,9 +38,18 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
         "Walker2d-v5",
         policy=PolicyConfig(hidden=(64, 64), initial_std=0.5, share=False, normalize_observation=True),
     ),
-    # Its return of 1,000 undiscounted steps is all that counts: there is nothing to be afraid of, and slow strokes pay late.
+    # Slow strokes pay late: next to no discount, long segments, and values in units of their own.
     "Swimmer-v5": lambda: _mujoco(
-        "Swimmer-v5", ppo=PPOConfig(gamma=0.9999, entropy_coef=0.0, normalize_reward=True, reward_clip=10.0)
+        "Swimmer-v5",
+        horizon=512,
+        vector=VectorConfig(num_envs=8),
+        ppo=PPOConfig(gamma=0.9999, lam=0.98, entropy_coef=0.0, normalize_reward=True, reward_clip=10.0, normalize_value=True),
+        optimizer=OptimizerConfig(learning_rate=6e-4),
+    ),
+    "Ant-v5": lambda: _mujoco(
+        "Ant-v5",
+        policy=PolicyConfig(hidden=(64, 64), initial_std=0.4, share=False, normalize_observation=True),
+        optimizer=OptimizerConfig(learning_rate=5e-4),
     ),
     "HalfCheetah-v5": lambda: _mujoco(
         "HalfCheetah-v5",
