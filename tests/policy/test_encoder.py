@@ -71,6 +71,15 @@ def test_integers_are_scaled_by_their_bounds() -> None:
     assert wide(torch.tensor([[12]])).tolist() == [[12.0]]
 
 
+def test_the_cells_of_a_board_are_told_apart_as_kinds_if_asked_for() -> None:
+    board = gs.Box(np.array([[0, 1]]), np.array([[2, 3]]), (1, 2), BYTES)
+    encoder = Encoder(Layout(board), 16, kinds=3)
+    assert torch.equal(encoder([torch.tensor([[[2, 1]]], dtype=torch.uint8)]), torch.tensor([[0.0, 0, 1, 1, 0, 0]]))
+    assert isinstance(Encoder(Layout(board), 16, kinds=2).parts[0], Scaled)
+    widest = gs.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (2,), np.int64)
+    assert isinstance(Encoder(Layout(widest), 16).parts[0], Scaled)
+
+
 def test_one_hot_counts_from_the_start_of_the_space() -> None:
     part = Encoder(Layout(gs.Discrete(3, start=5)), 8)
     assert part([torch.tensor([5, 7])]).tolist() == [[1, 0, 0], [0, 0, 1]]

@@ -148,7 +148,7 @@ class Critic(nn.Module):
         self.parts, self.agents, self.sees, self.told = parts, agents, sees, told
         self.in_bf16 = False
         self.leaves, layout = parts.seen(sees)
-        self.encoder = Encoder(layout, config.embedding)
+        self.encoder = Encoder(layout, config.embedding, config.kinds)
         self.joined = sees == "observations"
         """whether rows of all agents of a world come side by side"""
         self.copies = agents if self.joined else 1

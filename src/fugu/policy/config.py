@@ -50,6 +50,8 @@ class PolicyConfig:
     """standard deviation of continuous actions at the start; 1 is half the range of a bounded action"""
     embedding: int = 16
     """numbers that stand for one choice of a large discrete part of the observation, a cell of a small grid or a character"""
+    kinds: int = 0
+    """integers of at most this many values (the cells of a board, say) are told apart as kinds instead of read as numbers"""
     width: int = 64
     """transformer: numbers that stand for a token"""
     layers: int = 2

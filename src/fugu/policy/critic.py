@@ -20,7 +20,7 @@ from fugu.spaces import Layout
 class Critic(nn.Module):
     def __init__(self, observation_space: gs.Space, config: PolicyConfig, outputs: int) -> None:
         super().__init__()
-        self.encoder = Encoder(Layout(observation_space), config.embedding)
+        self.encoder = Encoder(Layout(observation_space), config.embedding, config.kinds)
         self.trunk = MLP(self.encoder.size, config.hidden, config.activation)
         width = config.hidden[-1] if config.hidden else self.encoder.size
         self.head = orthogonal(Linear(width, outputs), VALUE_GAIN)

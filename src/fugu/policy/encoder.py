@@ -7,7 +7,8 @@ In: one tensor ``[rows, *leaf.shape]`` per leaf. Out: ``features [rows, size]``,
                                          of 3 x 3
     small grid of bytes                  under 16 cells a side and at most 4 numbers a cell: they are taken for symbols; each has
                                          an embedding, summed per cell, and the two convolutions follow
-    Box of integers or bools             scaled to 0..1 by its bounds, as it is where it has none
+    Box of integers or bools             scaled to 0..1 by its bounds, as it is where it has none; one-hot if it has few values and
+                                         ``kinds`` says so
     Discrete, MultiDiscrete              one-hot up to 64 choices in all, beyond that an embedding per element
     MultiBinary                          zeros and ones
     Text                                 character embeddings, a convolution over five characters, the maximum over the text
@@ -39,9 +40,9 @@ GRID_CHANNELS = 4
 class Encoder(nn.Module):
     """Leaves of a batch of observations -> ``[rows, size]``."""
 
-    def __init__(self, layout: Layout, embedding: int) -> None:
+    def __init__(self, layout: Layout, embedding: int, kinds: int = 0) -> None:
         super().__init__()
-        self.parts = nn.ModuleList(_part(leaf, embedding) for leaf in layout.leaves)
+        self.parts = nn.ModuleList(_part(leaf, embedding, kinds) for leaf in layout.leaves)
         self.size = sum(width(part, leaf) for part, leaf in zip(self.parts, layout.leaves, strict=True))
         """features of one row"""
 
@@ -71,7 +72,7 @@ def width(part: nn.Module, leaf: Leaf) -> int:
         return part(torch.from_numpy(np.zeros((1, *leaf.shape), leaf.dtype))).shape[-1]
 
 
-def _part(leaf: Leaf, embedding: int) -> nn.Module:
+def _part(leaf: Leaf, embedding: int, kinds: int) -> nn.Module:
     space = leaf.space
     if 0 in leaf.shape:
         return Reals()  # there is nothing in it
@@ -81,7 +82,10 @@ def _part(leaf: Leaf, embedding: int) -> nn.Module:
             return Grid(leaf, embedding)
         return Image(leaf)
     if isinstance(space, gs.Box):
-        return Reals() if leaf.dtype.kind == "f" else Scaled(leaf)
+        if leaf.dtype.kind == "f":
+            return Reals()
+        values = np.ravel(space.high).astype(np.float64) - np.ravel(space.low).astype(np.float64) + 1  # 64 bits could overflow
+        return OneHot(values.astype(np.int64), np.ravel(space.low), 1) if values.max() <= kinds else Scaled(leaf)
     if isinstance(space, gs.MultiBinary):
         return Reals()
     if isinstance(space, gs.Discrete | gs.MultiDiscrete):

@@ -26,7 +26,7 @@ class DefaultNet(nn.Module):
     def __init__(self, observation_space: gs.Space, action_space: gs.Space, config: PolicyConfig) -> None:
         super().__init__()
         distribution = Distribution(action_space)
-        self.encoder = Encoder(Layout(observation_space), config.embedding)
+        self.encoder = Encoder(Layout(observation_space), config.embedding, config.kinds)
         self.trunk = MLP(self.encoder.size, config.hidden, config.activation)
         width = config.hidden[-1] if config.hidden else self.encoder.size
         self.value_trunk = None if config.share else MLP(self.encoder.size, config.hidden, config.activation)

@@ -33,6 +33,7 @@ SELF_PLAY: Mapping[str, Callable[[], TrainConfig]] = {
         steps=6_000_000,
         horizon=32,
         epochs=4,
+        policy=PolicyConfig(hidden=(128, 128), activation="relu", kinds=3),
         ppo=PPOConfig(normalize_value=True, entropy_final=0.0),
         optimizer=OptimizerConfig(learning_rate=1e-3),
     ),
