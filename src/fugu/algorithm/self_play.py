@@ -24,7 +24,7 @@ from fugu.algorithm.ppo import PPO
 from fugu.algorithm.ratings import Ratings
 from fugu.errors import ConfigError
 from fugu.policy.actor_critic import ActorCritic
-from fugu.rollout.batch import Batch
+from fugu.rollout.batch import PER_SEGMENT, Batch
 from fugu.rollout.onpolicy import Act
 from fugu.vector.device import DeviceVec
 from fugu.vector.vecenv import VecEnv
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from fugu.trainer.config import TrainConfig
 
 SEATS = 2
+TOGETHER = 256
+"""rows are kept in multiples of this, so that they fall into equal minibatches"""
 
 
 def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> SelfPlay:
@@ -146,7 +148,9 @@ class SelfPlay(PPO):
             columns["state"] = state[:, :-1]
         columns["mask"] = columns["mask"] & (player == 0).to(columns["mask"].device)
         self.rows += int(columns["mask"].sum())
-        return super().prepare(Batch(columns), progress)
+        prepared = super().prepare(Batch(columns), progress)
+        one_by_one = self.policy.state_size == 0 and not self.config.vtrace and self.config.priority == 0
+        return _learned_from(prepared) if one_by_one else prepared
 
     def _score(self, batch: Batch, player: Tensor) -> None:
         """Find the games against earlier versions that ended, and let the table know."""
@@ -244,3 +248,15 @@ class SelfPlay(PPO):
         self.batches, self.rows = state["counts"].tolist()
         self._returns = state["returns"].numpy().copy()
         self._points = dict(zip(("score", "games"), state["points"].tolist(), strict=True))
+
+
+def _learned_from(batch: Batch) -> Batch:
+    """The rows that are not masked, as segments of one row each: of two players one waits, and some are earlier versions, so that most
+    rows would be computed for nothing."""
+    mask = batch["mask"].flatten()
+    rows = mask.nonzero().squeeze(1)
+    if len(rows) < TOGETHER:
+        return batch
+    rows = rows[: len(rows) // TOGETHER * TOGETHER]
+    kept = {name: column for name, column in batch.columns.items() if name not in PER_SEGMENT}
+    return Batch({name: column.flatten(0, 1)[rows][:, None] for name, column in kept.items()})
