@@ -79,7 +79,7 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
         stack.enter_context(run.folder.lock())
         path = checkpoint.find(run.folder.checkpoints, "latest")
         timer = Timer()
-        trainer = make_trainer(override(config, {"policy.start": None}), run.folder.checkpoints, timer)  # its weights are saved
+        trainer = make_trainer(config.from_checkpoint(), run.folder.checkpoints, timer)
         stack.callback(trainer.source.vec.close)
         trainer.load(path)
         if trainer.finished:

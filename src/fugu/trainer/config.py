@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fugu.algorithm.config import GRPOConfig, MAPPOConfig, PPOConfig, SafeConfig, SelfPlayConfig
@@ -149,6 +149,10 @@ class TrainConfig:
                 f"minibatch={self.minibatch} must be a multiple of horizon={self.horizon}: minibatches are whole segments; "
                 f"try --minibatch {near}"
             )
+
+    def from_checkpoint(self) -> TrainConfig:
+        """The same where all weights come from a checkpoint: files that they came from once need no longer be there."""
+        return replace(self, policy=replace(self.policy, start=None), self_play=replace(self.self_play, opponents=()))
 
     def minibatches(self, segments: int) -> int:
         """Into how many minibatches a batch of this many segments falls."""
