@@ -21,6 +21,7 @@ from fugu.presets import preset
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import OptimizerConfig, TrainConfig
+from fugu.trainer.imitation import save_weights
 from fugu.trainer.interrupt import Interrupt
 from fugu.vector.config import VectorConfig
 from tests.trainer.test_loop import BASE
@@ -231,6 +232,15 @@ def test_a_run_that_is_cut_off_and_resumed_equals_one_that_is_not(case, tmp_path
     assert cut == whole[:8]
     assert again == whole[5:]
     assert all(torch.equal(weights[name], same_weights[name]) for name in weights)
+
+
+def test_actors_begin_with_the_weights_they_are_given(tmp_path):
+    *_, given = updates(TEAM, 1)
+    save_weights(given.modules["policy"], tmp_path / "start.safetensors")
+    config = dataclasses.replace(TEAM, policy=dataclasses.replace(TEAM.policy, start=str(tmp_path / "start.safetensors")))
+    *_, begun = updates(config, 0)
+    weights = begun.modules["policy"].state_dict()
+    assert all(torch.equal(weights[name], weight) for name, weight in given.modules["policy"].state_dict().items())
 
 
 def crowd() -> gymnasium.vector.VectorEnv:

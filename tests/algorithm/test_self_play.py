@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
+import fugu
 from fugu.algorithm.config import SelfPlayConfig
 from fugu.algorithm.ratings import Ratings, players
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
+from fugu.run.config import LogConfig
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import CheckpointConfig, TrainConfig
@@ -44,13 +47,27 @@ def trainer():
 def test_half_of_the_games_have_an_earlier_version_in_one_seat(trainer):
     algorithm = trainer.algorithm
     first = torch.ones(4000, dtype=torch.bool)
-    seats = algorithm._seated(torch.zeros(4000, dtype=torch.int64), first).view(-1, 2)
+    seats = algorithm._seated(torch.zeros(4000, dtype=torch.int64), first, algorithm.draws).view(-1, 2)
     past = (seats > 0).sum(1)
     assert past.max() == 1 and past.float().mean() == pytest.approx(0.5, abs=0.05)
     assert (seats[past == 1, 0] > 0).float().mean() == pytest.approx(0.5, abs=0.05)
     assert set(seats.unique().tolist()) == {0, *algorithm.who}
     going_on = torch.zeros(4000, dtype=torch.bool)
-    assert torch.equal(algorithm._seated(seats.flatten(), going_on), seats.flatten())
+    assert torch.equal(algorithm._seated(seats.flatten(), going_on, algorithm.draws), seats.flatten())
+
+
+def test_who_plays_comes_from_the_generator_that_a_source_gives(trainer):
+    """Batches of a pipeline have one each, so that it does not matter which of them comes first."""
+    algorithm, rows = trainer.algorithm, 64
+    obs = torch.from_numpy(trainer.source.vec.obs_layout.zeros(rows))
+    state, first = torch.zeros(rows, 1), torch.ones(rows, dtype=torch.bool)
+
+    def seats(seed: int) -> torch.Tensor:
+        return algorithm.act(obs, state, first, None, generator=torch.Generator().manual_seed(seed)).columns["player"]
+
+    one, other = seats(1), seats(2)
+    assert not torch.equal(one, other)
+    assert torch.equal(seats(1), one) and torch.equal(seats(2), other)
 
 
 def test_an_earlier_version_plays_its_own_moves_and_nobody_learns_from_them(trainer):
@@ -92,6 +109,15 @@ def test_games_are_scored_by_who_has_more_at_their_end(trainer):
     algorithm._score(Batch({"reward": reward, "terminated": ends, "truncated": torch.zeros_like(ends)}), player)
     assert seen == {1: [1.0], 2: [0.0]}
     assert (algorithm._returns == 0).all() and algorithm._points == {"score": 0.5, "games": 2.0}
+
+
+def test_what_is_said_of_games_lies_where_the_losses_do(trainer):
+    """On a GPU the metrics of an update are stacked there; a stand-in for one shows where they were put."""
+    algorithm = trainer.algorithm
+    batch = trainer.prepare(trainer.collect(bool), 0.0)
+    algorithm.device = torch.device("meta")
+    said = algorithm.finish(batch)
+    assert {value.device.type for name, value in said.items() if name.startswith("self_play/")} == {"meta"}
 
 
 def test_the_pool_keeps_the_first_and_the_newest(trainer):
@@ -157,6 +183,28 @@ def test_another_run_can_be_an_opponent_if_its_policy_fits(tmp_path):
     stranger = SelfPlayConfig(opponents=(str(tmp_path / "other"),))
     with pytest.raises(ConfigError, match="does not fit: its .* is .* must have been trained on the same environment"):
         make_trainer(dataclasses.replace(BASE, self_play=stranger))
+
+
+@pytest.mark.parametrize("place", ["nowhere", "empty"])
+def test_an_opponent_that_is_not_there_is_refused(place, tmp_path):
+    (tmp_path / "empty").mkdir()
+    gone = SelfPlayConfig(opponents=(str(tmp_path / place),))
+    with pytest.raises(
+        ConfigError, match=f"self_play.opponents: .*{place} is no folder of a run with a checkpoint.* give paths"
+    ):
+        make_trainer(dataclasses.replace(BASE, self_play=gone))
+
+
+def test_a_run_needs_the_folders_of_its_opponents_only_once(tmp_path):
+    train(dataclasses.replace(BASE, steps=400), tmp_path / "guest")
+    guest = SelfPlayConfig(pool=3, opponents=(str(tmp_path / "guest"),))
+    config = dataclasses.replace(BASE, steps=800, self_play=guest, log=LogConfig(board="off"))
+    run = fugu.train("connect4", config=config, runs=tmp_path / "runs")
+    shutil.rmtree(tmp_path / "guest")
+    assert run.evaluate(4).episodes == 4
+    run.resume(steps=1600)
+    assert run.config.self_play.opponents == guest.opponents
+    assert run.metrics()[-1]["self_play/opponents"] >= 2
 
 
 def test_an_environment_of_one_player_is_refused():

@@ -68,6 +68,22 @@ def test_an_impossible_value_is_one_line(typed: str, said: str, capsys: pytest.C
     assert capsys.readouterr() == ("", said + "\n")
 
 
+@pytest.mark.parametrize(
+    ("typed", "said", "use"),
+    [
+        ("knapsack_cmdp --limit 10", "safe.limit means nothing to algorithm=ppo", "safe_ppo"),
+        ("cartpole --algorithm grpo --clip 0.1", "ppo.clip means nothing to algorithm=grpo", "ppo"),
+        ("hidden_bonus --algorithm mappo --past 0.2", "self_play.past means nothing to algorithm=mappo", "self_play"),
+        ("hidden_bonus --critic own", "mappo.critic means nothing to algorithm=ppo", "mappo"),
+        ("connect4 --algorithm self_play --group-size 4", "grpo.group_size means nothing to algorithm=self_play", "grpo"),
+    ],
+)
+def test_a_setting_of_another_algorithm_is_not_ignored(typed: str, said: str, use: str, capsys) -> None:
+    assert main(["train", *typed.split()]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.endswith(f"use --algorithm {use}\n")
+
+
 def test_what_is_no_value_at_all_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "cartpole", "--horizon", "x"]) == 2
     out, err = capsys.readouterr()

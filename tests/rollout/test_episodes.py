@@ -108,6 +108,22 @@ def test_an_episode_that_does_not_end_is_truncated_at_the_horizon():
     assert batch["score"].eq(5).all()
 
 
+def test_what_environments_log_is_not_made_up_where_no_episode_ended():
+    source = episodes("knapsack_cmdp", horizon=3)
+    with source.vec, pytest.warns(RuntimeWarning, match="none of 12 episodes ended"):
+        source.next(Member())
+        log = source.drain_log()
+    assert log.episodes == 12 and log.mean_length == 3 and not log.mean_values and not log.mean_costs
+
+
+def test_what_episodes_cost_is_logged():
+    source = episodes("knapsack_cmdp", num_envs=6)
+    with source.vec:
+        batch = source.next(Member())
+        log = source.drain_log()
+    assert log.episodes == 6 and log.mean_costs["cost"] == pytest.approx(batch["action"].sum() / 6, abs=3)
+
+
 def test_memory_starts_anew_with_every_episode():
     source = episodes()
     with source.vec:

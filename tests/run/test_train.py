@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -13,7 +14,7 @@ from fugu.errors import ConfigError
 from fugu.run.config import LogConfig
 from fugu.run.overview import overviews
 from fugu.run.store import RunError
-from fugu.trainer.config import TrainConfig
+from fugu.trainer.config import READS, TrainConfig
 from fugu.vector.config import VectorConfig
 
 TINY = {"steps": 2000, "num_envs": 8, "horizon": 8, "minibatch": 64, "threads": 1, "log.board": "off"}
@@ -137,6 +138,17 @@ def test_a_section_takes_settings_and_a_policy_its_file(tmp_path):
         fugu.train("cartpole", runs=tmp_path, ppo="fast")
     with pytest.raises(ConfigError, match="nowhere.py"):
         fugu.train("cartpole", runs=tmp_path, policy="nowhere.py:Net", **TINY)
+
+
+def test_settings_of_another_algorithm_are_refused_at_the_start_and_later(tmp_path, run):
+    with pytest.raises(ConfigError, match="safe.limit means nothing to algorithm=ppo, .* use --algorithm safe_ppo"):
+        fugu.train("knapsack_cmdp", runs=tmp_path, limit=(10.0,))
+    with pytest.raises(ConfigError, match="grpo.group_size means nothing to algorithm=ppo"):
+        run.resume(steps=10**6, group_size=4)
+
+
+def test_every_algorithm_says_what_it_reads():
+    assert {*READS} == {*get_args(get_type_hints(TrainConfig)["algorithm"])}
 
 
 def test_settings_of_an_environment_add_to_those_of_its_preset(monkeypatch):

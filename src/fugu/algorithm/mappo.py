@@ -20,7 +20,7 @@ from torch import Tensor
 from fugu.algorithm.config import MAPPOConfig, PPOConfig
 from fugu.algorithm.contract import Metrics
 from fugu.algorithm.losses import explained_variance
-from fugu.algorithm.make import seeded
+from fugu.algorithm.make import load_weights, seeded
 from fugu.algorithm.ppo import PPO
 from fugu.algorithm.scale import DecayingValueScale, PopArt
 from fugu.errors import ConfigError
@@ -44,6 +44,8 @@ def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> 
     told = config.mappo.agent_id and len(groups) > 1 and config.mappo.networks != "per_agent"
     actors = seeded(config.seed, lambda: Actors(parts, vec.action_space, config.policy, groups, told=told))
     critics = seeded(config.seed + 1, lambda: Critics(parts, config.policy, sees, groups, told=told))
+    if config.policy.start is not None:
+        load_weights(actors, config.policy.start)
     for net in (*actors.nets, *critics.nets):
         net.in_bf16 = config.precision == "bf16"
     actors, critics = actors.to(device).eval(), critics.to(device).eval()

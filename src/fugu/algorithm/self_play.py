@@ -56,7 +56,7 @@ class SelfPlay(PPO):
         self.who: list[int] = []
         """number of the player in each place of the pool that is taken"""
         self.draws = torch.Generator().manual_seed(seed + 2)
-        """of who plays whom"""
+        """of who plays whom, where a source has no generators of its own"""
         self.batches = self.rows = 0
         self._returns = np.zeros(num_agents)
         """of the running games, by agent"""
@@ -90,7 +90,7 @@ class SelfPlay(PPO):
     ) -> Act:
         if state is None or state.shape[-1] != self.state_size:  # not in training: the policy plays all seats
             return super().act(obs, state, first, action_mask, greedy=greedy, into=into, generator=generator)
-        player = self._seated(state[:, -1].long(), first)
+        player = self._seated(state[:, -1].long(), first, generator or self.draws)
         memory = state[:, :-1] if state.shape[-1] > 1 else None
         done = super().act(obs, memory, first, action_mask, greedy=greedy, generator=generator)
         distribution = self.policy.distribution
@@ -108,14 +108,15 @@ class SelfPlay(PPO):
         after = kept if done.state is None else torch.cat([done.state, kept], 1)
         return Act(done.env_action, after, {**done.columns, "player": player})
 
-    def _seated(self, player: Tensor, first: Tensor) -> Tensor:
-        """Who sits where, with new players where a game begins: rows of a game are neighbours."""
+    def _seated(self, player: Tensor, first: Tensor, draws: torch.Generator) -> Tensor:
+        """Who sits where, with new players, drawn from ``draws``, where a game begins: rows of a game are neighbours."""
         player = player.clone()
         begins = first.view(-1, SEATS)[:, 0].nonzero().squeeze(1).cpu()
         if len(begins):
             count = len(begins)
-            chance = torch.rand((count, 2), generator=self.draws)
-            who = torch.tensor(self.who)[torch.multinomial(self._odds(), count, replacement=True, generator=self.draws)]
+            chance = torch.rand((count, 2), generator=draws, device=draws.device).cpu()
+            odds = self._odds().to(draws.device)
+            who = torch.tensor(self.who)[torch.multinomial(odds, count, replacement=True, generator=draws).cpu()]
             seats = torch.zeros((count, SEATS), dtype=torch.int64)
             past = chance[:, 0] < self.settings.past
             seats[past, (chance[past, 1] * SEATS).long()] = who[past]
@@ -187,7 +188,7 @@ class SelfPlay(PPO):
         if self.batches % self.settings.snapshot_every == 0:
             self._keep()
         found = {"rating": self.ratings.players[0].rating, "opponents": float(len(self.who)), **self._points}
-        return {**metrics, **{f"self_play/{name}": torch.tensor(value) for name, value in found.items()}}
+        return {**metrics, **{f"self_play/{name}": torch.tensor(value, device=self.device) for name, value in found.items()}}
 
     def _keep(self) -> None:
         """The policy of this moment joins the pool, in a free place or in that of the oldest but the first."""
@@ -207,7 +208,14 @@ class SelfPlay(PPO):
         from fugu.trainer import checkpoint
 
         folder = Path(run) / "checkpoints" if (Path(run) / "checkpoints").is_dir() else Path(run)
-        saved = checkpoint.load(checkpoint.find(folder, "latest"))
+        try:
+            newest = checkpoint.find(folder, "latest")
+        except checkpoint.CheckpointError:
+            raise ConfigError(
+                f"self_play.opponents: {run} is no folder of a run with a checkpoint in it; give paths, as in "
+                "--self-play.opponents runs/connect4-20260131-120000"
+            ) from None
+        saved = checkpoint.load(newest)
         mine = {name: tuple(weight.shape) for name, weight in self.policy.state_dict().items()}
         theirs = {name: tuple(weight.shape) for name, weight in saved.tensors["policy"].items()}
         if mine != theirs:

@@ -14,7 +14,7 @@ import tyro
 
 from fugu.cli.options import console, full_names, read, take_env_kwargs, take_value
 from fugu.errors import ConfigError
-from fugu.trainer.config import TrainConfig
+from fugu.trainer.config import TrainConfig, refuse_unread
 
 if TYPE_CHECKING:
     from fugu.run.run import Run
@@ -58,6 +58,7 @@ def main(argv: list[str]) -> int:
     _, algorithm = take_value(argv, "--algorithm", "ppo")
     start = preset(name or "cartpole", env_kwargs, device or "cpu", algorithm)
     config = _parse(argv, dataclasses.replace(start, env_kwargs={**start.env_kwargs, **env_kwargs}))
+    refuse_unread(start, config)
     from fugu.run.train import Interrupted, train
 
     try:

@@ -232,11 +232,12 @@ class Episodes:
         return self._acted[name]
 
     def drain_log(self) -> EpisodeLog:
-        """The episodes of all rounds since the last call. What environments log by name is a mean that also has those in it
-        which nobody looked at."""
-        named = self.vec.drain_log().mean_values
+        """The episodes of all rounds since the last call. What environments log by name, and what episodes cost, are means that
+        also have those in them which nobody looked at; nothing of it is known where all were cut off."""
+        whole = self.vec.drain_log()
         log, self._log = self._log, (0, 0.0, 0.0)
-        return EpisodeLog.of((*log, {}))._replace(mean_values=named)
+        means = EpisodeLog.of((*log, {}))
+        return means._replace(mean_values=whole.mean_values, mean_costs=whole.mean_costs) if whole.episodes else means
 
     # --- starting and restarting ---
 

@@ -38,8 +38,9 @@ class Player:
         vector = dataclasses.replace(run.config.vector, num_envs=num_envs, batch_size=None, num_workers=None, compile=None)
         settings = {**run.config.env_kwargs, **(env_kwargs or {})}
         # the seed of this config is that of the actions drawn; the weights come from the checkpoint
-        policy = dataclasses.replace(run.config.policy, start=None)
-        config = dataclasses.replace(run.config, vector=vector, minibatch=None, env_kwargs=settings, seed=seed, policy=policy)
+        config = dataclasses.replace(
+            run.config.from_checkpoint(), vector=vector, minibatch=None, env_kwargs=settings, seed=seed
+        )
         self.config, self.seed = config, seed
         self.device = find_device(device or "cpu")
         path = checkpoint.find(run.folder.checkpoints, which)

@@ -24,7 +24,7 @@ from fugu.run.system import System
 from fugu.run.timer import Timer, shares
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
-from fugu.trainer.config import TrainConfig
+from fugu.trainer.config import TrainConfig, refuse_unread
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.loop import Trainer
@@ -52,7 +52,8 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
             raise ConfigError(f"train() takes an environment by name (Gymnasium id, file.py:Class, ...), got {env!r:.60}")
         config = preset(env, settings.get("env_kwargs"), str(settings.get("device", "cpu")), settings.get("algorithm"))
         settings["env_kwargs"] = {**config.env_kwargs, **settings.get("env_kwargs", {})}
-    config = override(config, settings)
+    start, config = config, override(config, settings)
+    refuse_unread(start, config)
     config = override(config, {"env": from_anywhere(config.env), "policy.net": from_anywhere(config.policy.net)})
     if config.policy.start is not None:
         config = override(config, {"policy.start": str(Path(config.policy.start).resolve())})
@@ -74,12 +75,13 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
     """Train on from the newest good checkpoint, exactly as the run would have gone on."""
     config = run.with_config(changes or {})
     _refuse_other_run(run.config, config)
+    refuse_unread(run.config, config)
     with ExitStack() as stack:
         stack.enter_context(failure.explained())
         stack.enter_context(run.folder.lock())
         path = checkpoint.find(run.folder.checkpoints, "latest")
         timer = Timer()
-        trainer = make_trainer(override(config, {"policy.start": None}), run.folder.checkpoints, timer)  # its weights are saved
+        trainer = make_trainer(config.from_checkpoint(), run.folder.checkpoints, timer)
         stack.callback(trainer.source.vec.close)
         trainer.load(path)
         if trainer.finished:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from fugu.algorithm.config import GRPOConfig, MAPPOConfig, PPOConfig, SafeConfig, SelfPlayConfig
@@ -150,6 +150,10 @@ class TrainConfig:
                 f"try --minibatch {near}"
             )
 
+    def from_checkpoint(self) -> TrainConfig:
+        """The same where all weights come from a checkpoint: files that they came from once need no longer be there."""
+        return replace(self, policy=replace(self.policy, start=None), self_play=replace(self.self_play, opponents=()))
+
     def minibatches(self, segments: int) -> int:
         """Into how many minibatches a batch of this many segments falls."""
         batch = segments * self.horizon
@@ -168,6 +172,30 @@ class TrainConfig:
                 f"try --minibatch {near}"
             )
         return segments // each
+
+
+READS: Mapping[str, tuple[str, ...]] = {
+    "ppo": ("ppo",),
+    "safe_ppo": ("ppo", "safe"),
+    "mappo": ("ppo", "mappo"),
+    "grpo": ("grpo",),
+    "self_play": ("ppo", "self_play"),
+}
+"""algorithm -> the sections that it looks at, its own last; the others' mean nothing to it"""
+
+
+def refuse_unread(before: TrainConfig, after: TrainConfig) -> None:
+    """A ConfigError if what was changed is a setting of another algorithm: whoever typed it expects it to do something."""
+    reads = READS[after.algorithm]
+    for section in sorted({name for names in READS.values() for name in names} - {*reads}):
+        old, new = getattr(before, section), getattr(after, section)
+        changed = next((f.name for f in fields(new) if getattr(old, f.name) != getattr(new, f.name)), None)
+        if changed is not None:
+            owner = next(name for name, sections in READS.items() if sections[-1] == section)
+            raise ConfigError(
+                f"{section}.{changed} means nothing to algorithm={after.algorithm}, whose own settings are those of "
+                f"{' and '.join(reads)}; leave it out or use --algorithm {owner}"
+            )
 
 
 def _with_tuples(value: Any) -> Any:
