@@ -223,3 +223,18 @@ def test_nobody_sits_in_but_the_policy_when_it_is_evaluated(trainer):
     obs = torch.from_numpy(trainer.source.vec.obs_layout.zeros(6))
     done = act(obs, None, torch.ones(6, dtype=torch.bool), None, greedy=True)
     assert "player" not in done.columns and done.env_action.shape == (6,)
+
+
+def test_rows_that_nobody_learns_from_are_left_out():
+    made = make_trainer(dataclasses.replace(BASE, vector=VectorConfig(num_envs=64, num_workers=1)))
+    made.start()
+    batch = made.source.next(made.algorithm.act)
+    counts = (batch["mask"] & (batch["player"] == 0)).flatten()
+    action, obs = batch["action"].flatten(0, 1)[counts].clone(), batch["obs"].flatten(0, 1)[counts].clone()
+    prepared = made.algorithm.prepare(batch, 0.0)
+    made.source.vec.close()
+    rows = prepared.segments
+    assert rows % 256 == 0 and 0 <= len(action) - rows < 256 and prepared.horizon == 1
+    assert prepared["mask"].all()
+    assert torch.equal(prepared["action"][:, 0], action[:rows]) and torch.equal(prepared["obs"][:, 0], obs[:rows])
+    assert prepared["advantage"].abs().sum() > 0
