@@ -120,12 +120,17 @@ def test_what_is_said_of_games_lies_where_the_losses_do(trainer):
     assert {value.device.type for name, value in said.items() if name.startswith("self_play/")} == {"meta"}
 
 
-def test_the_pool_keeps_the_first_and_the_newest(trainer):
+def test_the_pool_is_spread_over_the_training(trainer):
     algorithm = trainer.algorithm
-    for _ in range(5):
+    seen = []
+    for moment in range(1, 13):
+        algorithm.rows = 100 * moment
         algorithm._keep()
-    assert algorithm.who == [1, 6, 5]
-    assert len(algorithm.ratings.players) == 7  # the table forgets nobody
+        seen.append(sorted(algorithm.ratings.players[number].steps for number in algorithm.who))
+    assert all(kept[0] == 0 and kept[-1] == 100 * moment for moment, kept in enumerate(seen, start=1))  # the first, the newest
+    middle = [kept[1] / kept[2] for kept in seen[2:]]
+    assert all(0.2 <= share <= 0.8 for share in middle), middle
+    assert len(algorithm.ratings.players) == 14  # the table forgets nobody
 
 
 def test_ratings_follow_the_games_and_survive_being_saved():

@@ -148,7 +148,7 @@ class SelfPlayConfig:
     """Self-play of two players, with a pool of earlier versions of the policy."""
 
     pool: int = 8
-    """how many earlier versions are kept: the first and the newest"""
+    """how many earlier versions are kept, spread over the training so far"""
     snapshot_every: int = 20
     """updates between two of them"""
     past: float = 0.5

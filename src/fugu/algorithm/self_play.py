@@ -1,6 +1,6 @@
 """PPO against oneself: in some games both seats learn, in the others one is taken by an earlier version of the policy.
 
-For environments of two players. ``pool`` holds earlier versions: the first one for good, the newest beside it. When a game begins it
+For environments of two players. ``pool`` holds earlier versions, spread over the training so far. When a game begins it
 is drawn who plays it; who that is stays in the last column of ``state``, which a source carries from row to row for us: 0 for the
 learner, n for player n of the rating table. Rows of an earlier version are masked: nobody learns from them. What the games say of
 everyone's strength goes into the table of ``ratings.py``.
@@ -191,7 +191,7 @@ class SelfPlay(PPO):
         return {**metrics, **{f"self_play/{name}": torch.tensor(value, device=self.device) for name, value in found.items()}}
 
     def _keep(self) -> None:
-        """The policy of this moment joins the pool, in a free place or in that of the oldest but the first."""
+        """The policy of this moment joins the pool, in a free place or in that of whoever is missed least."""
         self._join(self.policy.state_dict(), self.ratings.enter(self.rows))
 
     def _join(self, weights: Mapping[str, Tensor], number: int) -> None:
@@ -199,9 +199,18 @@ class SelfPlay(PPO):
             place = len(self.who)
             self.who.append(number)
         else:
-            place = min(range(1, len(self.who)), key=self.who.__getitem__) if len(self.who) > 1 else 0
+            place = self._least_missed()
             self.who[place] = number
         self.pool[place].load_state_dict(weights)
+
+    def _least_missed(self) -> int:
+        """The place whose version lies closest between others: so those that stay are spread over the whole training. A policy that
+        meets only what it was a moment ago forgets how to beat anyone else."""
+        order = sorted(range(len(self.who)), key=self.who.__getitem__)
+        steps = [self.ratings.players[self.who[place]].steps for place in order]
+        steps.append(self.rows)  # of the one that comes
+        between = range(1, len(order)) if len(order) > 1 else range(1)  # the first one stays
+        return order[min(between, key=lambda i: (steps[i + 1] - steps[i - 1], i))]
 
     def _invite(self, run: str) -> None:
         """The newest policy of another run joins the pool; refused if it is not one of the same environment and network."""
