@@ -191,7 +191,7 @@ class SelfPlay(PPO):
         return {**metrics, **{f"self_play/{name}": torch.tensor(value, device=self.device) for name, value in found.items()}}
 
     def _keep(self) -> None:
-        """The policy of this moment joins the pool, in a free place or in that of whoever is missed least."""
+        """The policy of this moment joins the pool, in a free place or in that of another."""
         self._join(self.policy.state_dict(), self.ratings.enter(self.rows))
 
     def _join(self, weights: Mapping[str, Tensor], number: int) -> None:
@@ -204,13 +204,14 @@ class SelfPlay(PPO):
         self.pool[place].load_state_dict(weights)
 
     def _least_missed(self) -> int:
-        """The place whose version lies closest between others: so those that stay are spread over the whole training. A policy that
-        meets only what it was a moment ago forgets how to beat anyone else."""
-        order = sorted(range(len(self.who)), key=self.who.__getitem__)
-        steps = [self.ratings.players[self.who[place]].steps for place in order]
-        steps.append(self.rows)  # of the one that comes
-        between = range(1, len(order)) if len(order) > 1 else range(1)  # the first one stays
-        return order[min(between, key=lambda i: (steps[i + 1] - steps[i - 1], i))]
+        """The place that a newcomer takes. Those between the first and the newest are a random sample of all there were (Vitter's
+        reservoir): a policy that meets only what it was a moment ago forgets how to beat anyone else."""
+        newest = self.who.index(max(self.who))
+        others = [place for place in range(len(self.who)) if place not in (newest, self.who.index(min(self.who)))]
+        stays = torch.rand(2, generator=self.draws).tolist()  # the newest so far in the place of one of these?
+        if not others or stays[0] * (max(self.who) - 1) >= len(others):
+            return newest
+        return others[int(stays[1] * len(others))]
 
     def _invite(self, run: str) -> None:
         """The newest policy of another run joins the pool; refused if it is not one of the same environment and network."""
