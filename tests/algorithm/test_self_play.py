@@ -235,6 +235,11 @@ def test_a_pool_without_room_is_refused():
         SelfPlayConfig(pool=2, opponents=("a", "b"))
 
 
+def test_a_way_to_choose_that_there_is_not_is_refused():
+    with pytest.raises(ConfigError, match="self_play.choose='hardest' must be even or hard"):
+        SelfPlayConfig(choose="hardest")
+
+
 def test_nobody_sits_in_but_the_policy_when_it_is_evaluated(trainer):
     trainer.update(Interrupt())
     act = trainer.algorithm.act
