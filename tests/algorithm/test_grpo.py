@@ -247,9 +247,14 @@ def test_a_transformer_needs_an_algorithm_without_values():
         pass
 
 
-def test_environments_on_a_device_are_refused():
-    config = dataclasses.replace(BASE, vector=VectorConfig(num_envs=16, backend="device", device="cpu"))
-    with pytest.raises(ConfigError, match="--vector.backend native"), trainer_of(config):
+@pytest.mark.parametrize(("env", "backend"), [("cartpole", "native"), ("tests.emulation.test_tensor:Duel", "serial")])
+def test_environments_on_a_device_are_refused(env, backend):
+    on_device = VectorConfig(num_envs=16, backend="device", device="cpu")
+    config = dataclasses.replace(BASE, env=env, vector=on_device, minibatch=None)
+    with pytest.raises(ConfigError, match=f"--vector.backend {backend}"), trainer_of(config):
+        pass
+    config = dataclasses.replace(config, vector=VectorConfig(num_envs=16, backend=backend))
+    with trainer_of(config):
         pass
 
 

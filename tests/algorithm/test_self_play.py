@@ -14,6 +14,7 @@ from fugu.algorithm.config import SelfPlayConfig
 from fugu.algorithm.ratings import Ratings, players
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
+from fugu.rollout.batch import Batch
 from fugu.run.config import LogConfig
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
@@ -95,13 +96,11 @@ def test_an_earlier_version_plays_its_own_moves_and_nobody_learns_from_them(trai
 def test_games_are_scored_by_who_has_more_at_their_end(trainer):
     """Two worlds over three steps: the learner wins as second player against 1, loses as first against 2."""
     algorithm = trainer.algorithm
-    algorithm.who, algorithm._returns = [1, 2], np.zeros(4)
+    algorithm.who, algorithm._returns, algorithm._over = [1, 2], np.zeros(4), np.zeros(4, bool)
     algorithm.ratings.enter(0)
     algorithm.ratings.enter(0)
     seen = {}
     algorithm.ratings.record = lambda opponent, scores: seen.update({opponent: scores})
-    from fugu.rollout.batch import Batch
-
     reward, ends = torch.zeros(4, 3), torch.zeros(4, 3, dtype=torch.bool)
     ends[:, 1] = True
     reward[0, 1], reward[1, 1], reward[2, 0], reward[3, 1] = -1.0, 1.0, -1.0, 0.5
@@ -109,6 +108,25 @@ def test_games_are_scored_by_who_has_more_at_their_end(trainer):
     algorithm._score(Batch({"reward": reward, "terminated": ends, "truncated": torch.zeros_like(ends)}), player)
     assert seen == {1: [1.0], 2: [0.0]}
     assert (algorithm._returns == 0).all() and algorithm._points == {"score": 0.5, "games": 2.0}
+
+
+@pytest.mark.parametrize("out", [0, 1], ids=["the first", "the second"])
+def test_a_game_is_over_when_both_players_are(trainer, out):
+    """One player is out two rows before the other, the second time across two batches."""
+    algorithm = trainer.algorithm
+    algorithm.who, algorithm._returns, algorithm._over = [1], np.zeros(2), np.zeros(2, bool)
+    seen = []
+    algorithm.ratings.record = lambda opponent, scores: seen.extend(scores)
+    reward, ends = torch.zeros(2, 8), torch.zeros(2, 8, dtype=torch.bool)
+    for start in (0, 4):
+        ends[out, start], ends[1 - out, start + 2] = True, True
+        reward[out, start], reward[1 - out, start + 2] = 2.0, 1.0  # who is out had more
+    player = torch.tensor([0, 1])[:, None].expand(2, 8)
+    for rows in (slice(0, 5), slice(5, 8)):
+        columns = {"reward": reward[:, rows], "terminated": ends[:, rows], "truncated": torch.zeros_like(ends[:, rows])}
+        algorithm._score(Batch(columns), player[:, rows])
+        algorithm.load_state(algorithm.state())
+    assert seen == [1.0 - out, 1.0 - out] and not algorithm._over.any()
 
 
 def test_what_is_said_of_games_lies_where_the_losses_do(trainer):
@@ -222,6 +240,11 @@ def test_an_environment_of_one_player_is_refused():
 def test_a_pool_without_room_is_refused():
     with pytest.raises(ConfigError, match="no room for 2 opponents and the policy itself; try --self-play.pool 6"):
         SelfPlayConfig(pool=2, opponents=("a", "b"))
+
+
+def test_a_way_to_choose_that_there_is_not_is_refused():
+    with pytest.raises(ConfigError, match="self_play.choose='hardest' must be even or hard"):
+        SelfPlayConfig(choose="hardest")
 
 
 def test_nobody_sits_in_but_the_policy_when_it_is_evaluated(trainer):

@@ -147,6 +147,15 @@ def test_settings_of_another_algorithm_are_refused_at_the_start_and_later(tmp_pa
         run.resume(steps=10**6, group_size=4)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("safe_pp", "Did you mean 'safe_ppo'"), ("self-play", "Did you mean 'self_play'"), ("losses", "Known: ")]
+)
+def test_an_algorithm_that_there_is_not_is_refused(name, said, tmp_path):
+    with pytest.raises(ConfigError, match=f"there is no algorithm '{name}'. {said}"):
+        fugu.train("cartpole", algorithm=name, runs=tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
 def test_every_algorithm_says_what_it_reads():
     assert {*READS} == {*get_args(get_type_hints(TrainConfig)["algorithm"])}
 

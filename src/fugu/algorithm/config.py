@@ -162,6 +162,8 @@ class SelfPlayConfig:
         for field in ("pool", "snapshot_every"):
             if getattr(self, field) < 1:
                 raise ConfigError(f"self_play.{field}={getattr(self, field)} must be at least 1")
+        if self.choose not in ("even", "hard"):
+            raise ConfigError(f"self_play.choose={self.choose!r} must be even or hard; type --self-play.choose hard")
         if not 0 <= self.past <= 1:
             raise ConfigError(f"self_play.past={self.past} must be between 0 and 1")
         if len(self.opponents) >= self.pool:

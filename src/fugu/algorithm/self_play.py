@@ -60,6 +60,8 @@ class SelfPlay(PPO):
         self.batches = self.rows = 0
         self._returns = np.zeros(num_agents)
         """of the running games, by agent"""
+        self._over = np.zeros(num_agents, bool)
+        """agents who are out of their game, which goes on until both are"""
         self._points = {"score": 0.5, "games": 0.0}
         """of the last batch against the pool; score: the share of points won"""
         for opponent in settings.opponents:
@@ -166,14 +168,15 @@ class SelfPlay(PPO):
         found: dict[int, list[float]] = {}
         for gains, ends, seats in zip(reward, over, who.astype(np.int64), strict=True):
             self._returns += gains
-            for world in np.flatnonzero(ends[0::SEATS]):
+            self._over |= ends > 0
+            for world in np.flatnonzero(self._over.reshape(-1, SEATS).all(1)):
                 pair = slice(world * SEATS, world * SEATS + SEATS)
                 opponent = int(seats[pair].max())
                 if opponent in self.who:
                     mine = int(seats[pair].argmin())
                     lead = self._returns[pair][mine] - self._returns[pair][1 - mine]
                     found.setdefault(opponent, []).append(0.5 + 0.5 * np.sign(lead))
-            self._returns[ends > 0] = 0.0
+                self._returns[pair], self._over[pair] = 0.0, False
         for opponent, scores in sorted(found.items()):
             self.ratings.record(opponent, scores)
         scores = [score for several in found.values() for score in several]
@@ -245,7 +248,7 @@ class SelfPlay(PPO):
 
     def restarted(self) -> None:
         super().restarted()
-        self._returns[:] = 0.0
+        self._returns[:], self._over[:] = 0.0, False
 
     def state(self) -> dict[str, Tensor]:
         return {
@@ -255,6 +258,7 @@ class SelfPlay(PPO):
             "who": torch.tensor(self.who),
             "counts": torch.tensor([self.batches, self.rows]),
             "returns": torch.from_numpy(self._returns.copy()),
+            "over": torch.from_numpy(self._over.copy()),
             "points": torch.tensor([self._points["score"], self._points["games"]], dtype=torch.float64),
         }
 
@@ -264,7 +268,7 @@ class SelfPlay(PPO):
         self.ratings.load_state(state["ratings"])
         self.who = state["who"].tolist()
         self.batches, self.rows = state["counts"].tolist()
-        self._returns = state["returns"].numpy().copy()
+        self._returns, self._over = state["returns"].numpy().copy(), state["over"].numpy().copy()
         self._points = dict(zip(("score", "games"), state["points"].tolist(), strict=True))
 
 

@@ -111,7 +111,7 @@ def make_source(
         if isinstance(vec, DeviceVec):
             raise ConfigError(
                 f"{config.algorithm} starts episodes together, which environments on {device} do not; keep them on the CPU: "
-                "--vector.backend native"
+                f"--vector.backend {'native' if is_compiled(config.env) else 'serial'}"
             )
         return Episodes(vec, config.horizon, algorithm.groups, state_size=size, device=device, clock=clock)
     if isinstance(vec, DeviceVec):

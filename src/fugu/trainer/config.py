@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from fugu.algorithm.config import GRPOConfig, MAPPOConfig, PPOConfig, SafeConfig, SelfPlayConfig
-from fugu.errors import ConfigError
+from fugu.errors import ConfigError, did_you_mean
 from fugu.policy.config import PolicyConfig
 from fugu.run.config import LogConfig
 from fugu.vector.config import VectorConfig
@@ -122,6 +122,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "env_kwargs", _with_tuples(self.env_kwargs))
+        if self.algorithm not in READS:
+            raise ConfigError(f"there is no algorithm {self.algorithm!r}.{did_you_mean(str(self.algorithm), READS)}")
         for name in ("steps", "horizon", "passes", "minibatch", "epochs", "threads"):
             value = getattr(self, name)
             if value is None and name in ("minibatch", "threads"):
