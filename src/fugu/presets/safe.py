@@ -59,10 +59,20 @@ def _body(task: str) -> TrainConfig:
 
 
 def _velocity(task: str) -> TrainConfig:
-    """As without a limit, but learning goes on to the end: a policy that no longer moves cannot follow the price."""
+    """As without a limit, but learning goes on to the end: a policy that no longer moves cannot follow the price. And a batch is as
+    long as an episode, so that the price follows the policy in every one; episodes of 1,000 steps that begin together end together."""
     base = _body(task)
-    optimizer = dataclasses.replace(base.optimizer, final_rate=0.2)
-    return dataclasses.replace(base, algorithm="safe_ppo", safe=SafeConfig(limit=(25.0,)), optimizer=optimizer)
+    return dataclasses.replace(
+        base,
+        algorithm="safe_ppo",
+        horizon=125,
+        passes=8,
+        minibatch=500,
+        vector=VectorConfig(num_envs=8),
+        policy=dataclasses.replace(base.policy, hidden=(64, 64)),
+        safe=SafeConfig(limit=(25.0,)),
+        optimizer=dataclasses.replace(base.optimizer, final_rate=0.2),
+    )
 
 
 FREE: Mapping[str, Callable[[], TrainConfig]] = {
