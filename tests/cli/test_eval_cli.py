@@ -105,3 +105,11 @@ def test_a_run_that_is_not_there_gets_the_nearest_name(trained: Path, capsys: py
     name = fugu.Run("latest", trained).folder.name
     assert main(["eval", name[:-1], "--runs", str(trained)]) == 2
     assert name in capsys.readouterr().err
+
+
+def test_eval_shows_what_episodes_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fugu.train("knapsack_cmdp", runs=tmp_path, steps=2000, threads=1, board="off")
+    assert main(["eval", "latest", "--runs", str(tmp_path), "--episodes", "8"]) == 0
+    text = capsys.readouterr().out
+    report = json.loads(Path(text.split("written to")[1].strip()).read_text())
+    assert f"  mean cost     {statistics.mean(report['costs']['cost']):.2f}" in text

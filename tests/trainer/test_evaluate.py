@@ -16,8 +16,9 @@ from fugu.trainer.evaluate import Evaluation, evaluate
 
 
 class Long(gymnasium.Env):
-    """Episodes of ``length`` steps that pay 1 each."""
+    """Episodes of ``length`` steps that pay 1 each; those of length 7 cannot be scored."""
 
+    metadata = {"unscored_rewards": True}  # noqa: RUF012
     observation_space = gymnasium.spaces.Box(-1, 1, (1,))
     action_space = gymnasium.spaces.Discrete(2)
 
@@ -31,7 +32,8 @@ class Long(gymnasium.Env):
 
     def step(self, action):
         self.count += 1
-        return np.zeros(1, np.float32), 1.0, self.count == self.length, False, {}
+        ends = self.count == self.length
+        return np.zeros(1, np.float32), np.nan if ends and self.length == 7 else 1.0, ends, False, {}
 
 
 def play(lengths: list[int], episodes: int, max_steps: int = 100) -> Evaluation:
@@ -64,3 +66,12 @@ def test_episodes_that_do_not_end_are_counted_and_not_made_up_for_by_others():
 def test_an_evaluation_in_which_nothing_ends_is_an_error():
     with pytest.raises(FuguError, match="no episode of Long ended within 20 steps"):
         play([1000, 2000], episodes=2, max_steps=20)
+
+
+def test_episodes_without_a_score_are_told_and_in_no_mean():
+    result = play([7, 2, 3], episodes=6)
+    assert result.returns == (2.0, 3.0, 2.0, 3.0) and result.mean == 2.5 and result.lengths == (2, 3, 2, 3)
+    assert (result.unscored, result.cut) == (2, 0) and result.summary()["unscored"] == 2
+    assert str(result).endswith("; 2 have no score and are missing")
+    with pytest.raises(FuguError, match="scored none of 2 episodes"):
+        play([7, 7], episodes=2)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from fugu.cli.options import PolicyOptions, console, parse, take_env_kwargs
+from fugu.emulation.env import cost_metric
 from fugu.emulation.place import from_here
 from fugu.errors import ConfigError, FuguError
 
@@ -74,9 +75,13 @@ def main(argv: list[str]) -> int:
     out.print(f"  lowest        {min(result.returns):.2f}")
     out.print(f"  highest       {max(result.returns):.2f}")
     out.print(f"  mean length   {sum(result.lengths) / result.episodes:.1f} steps")
+    for name, mean in result.mean_costs.items():
+        out.print(f"  {'mean ' + cost_metric('cost', name, result.costs):<13} {mean:.2f}")
     out.print(f"  written to    {kept}", soft_wrap=True)
     if result.cut:
         out.print(f"  cut           {result.cut} episodes did not end in time and are missing above", style="yellow")
+    if result.unscored:
+        out.print(f"  unscored      {result.unscored} episodes have no return and are missing above", style="yellow")
     return 0
 
 

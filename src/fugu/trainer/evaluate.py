@@ -29,6 +29,8 @@ class Evaluation:
     """of each episode, by name; empty where the environment has none"""
     cut: int = 0
     """episodes that were to be played but had not ended when it was given up; they are missing, and they were the long ones"""
+    unscored: int = 0
+    """episodes that ended without a return, because a reward was NaN; they are missing"""
 
     @property
     def episodes(self) -> int:
@@ -72,7 +74,11 @@ class Evaluation:
             f"{self.episodes} episodes: mean return {self.mean:.2f} (95% interval {low:.2f} to {high:.2f}), "
             f"mean length {np.mean(self.lengths):.1f}"
             + "".join(f", mean {cost_metric('cost', name, self.costs)} {mean:.2f}" for name, mean in self.mean_costs.items())
-        ) + (f"; {self.cut} did not end and are missing" if self.cut else "")
+        ) + "".join(
+            f"; {count} {why} and are missing"
+            for count, why in ((self.cut, "did not end"), (self.unscored, "have no score"))
+            if count
+        )
 
 
 def evaluate(
@@ -98,6 +104,7 @@ def evaluate(
     returns, lengths = np.zeros(agents), np.zeros(agents, np.int64)
     costs = np.zeros((agents, len(vec.spec.costs)))
     done: list[tuple[int, int, float, int, list[float]]] = []  # (episode of the agent, agent, return, length, costs)
+    unscored = 0
     state = torch.zeros((agents, state_size), device=device) if state_size else None
     obs, _ = vec.reset(seed)
     rows = vec.rows
@@ -114,14 +121,18 @@ def evaluate(
         if rows.cost is not None:
             costs += rows.cost
         for agent in np.flatnonzero(terminated | truncated):
-            if played[agent] < share[agent]:
+            if played[agent] < share[agent] and math.isnan(returns[agent]):
+                unscored += 1
+            elif played[agent] < share[agent]:
                 paid = costs[agent].tolist()
                 done.append((int(played[agent]), int(agent), float(returns[agent]), int(lengths[agent]), paid))
             played[agent] += 1
             returns[agent], lengths[agent], costs[agent] = 0.0, 0, 0.0
+    if not done and unscored:
+        raise FuguError(f"{vec.spec.name} scored none of {unscored} episodes: each had a reward of NaN")
     if not done:
         raise FuguError(f"no episode of {vec.spec.name} ended within {max_steps} steps; give it a time limit")
-    cut = episodes - len(done)
+    cut = episodes - len(done) - unscored
     if cut:
         warnings.warn(
             f"{cut} of {episodes} episodes had not ended after {max_steps:,} steps and are missing: the mean is that of shorter ones",
@@ -130,4 +141,4 @@ def evaluate(
         )
     done.sort()
     paid_for = {name: tuple(one[4][k] for one in done) for k, name in enumerate(vec.spec.costs)}
-    return Evaluation(tuple(one[2] for one in done), tuple(one[3] for one in done), paid_for, cut)
+    return Evaluation(tuple(one[2] for one in done), tuple(one[3] for one in done), paid_for, cut, unscored)
