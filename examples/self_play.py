@@ -1,4 +1,4 @@
-"""A policy that learns connect4 against its earlier versions: python examples/self_play.py [--steps 6000000]"""
+"""A policy that learns connect4 against its earlier versions: python examples/self_play.py [--steps 5000000]"""
 
 import argparse
 
@@ -7,7 +7,7 @@ import fugu
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=6_000_000)
+    parser.add_argument("--steps", type=int, default=5_000_000)
     parser.add_argument("--runs", default="runs")
     arguments = parser.parse_args()
     run = fugu.train("connect4", algorithm="self_play", runs=arguments.runs, steps=arguments.steps)

@@ -30,9 +30,10 @@ SELF_PLAY: Mapping[str, Callable[[], TrainConfig]] = {
     "connect4": lambda: _arcade(
         "connect4",
         algorithm="self_play",
-        steps=6_000_000,
-        horizon=32,
+        steps=5_000_000,
+        horizon=16,
         epochs=4,
+        vector=VectorConfig(num_envs=1024),
         policy=PolicyConfig(hidden=(128, 128), activation="relu", kinds=3),
         ppo=PPOConfig(normalize_value=True, entropy_final=0.0),
         optimizer=OptimizerConfig(learning_rate=1e-3),
