@@ -3,14 +3,17 @@
     python benchmarks/native.py --out benchmarks/results/native.json
 
 ``cartpole`` is measured beside Gymnasium's numpy-vectorised CartPole and EnvPool's, contestants alternating; then two threads beside
-one, where a step takes a few microseconds and where it takes more; then every native environment with one thread. Needs the extra
-``peers`` for EnvPool; without it, its rows are left out.
+one and beside two processes, where a step takes a few microseconds and where it takes more; then every native environment with one
+thread. Needs the extra ``peers`` for EnvPool; without it, its rows are left out.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import Any
 
 import gymnasium
@@ -20,7 +23,7 @@ import fugu
 import fugu.envs  # registers fugu/CartPole-v0
 from fugu.emulation.check.actions import action_rows
 from fugu.emulation.native import names
-from harness import main, rates, ratios, stepping, summaries
+from harness import Step, alternate, main, rate, rates, ratios, stepping, summaries
 
 NUM_ENVS = 4096
 BATCHES = 16
@@ -65,23 +68,47 @@ def cartpole(seconds: float, repeats: int) -> dict[str, Any]:
 
 
 def threads(seconds: float, repeats: int) -> dict[str, Any]:
-    """Two threads beside one: what handing over costs shows where there is little to do."""
+    """Two threads beside one, which shows what handing over costs where there is little to do; and beside two processes that have
+    nothing to hand over, which is what the two cores can do at that moment."""
     out = {}
     for name, num_envs in (("cartpole", NUM_ENVS), ("cartpole", 16 * NUM_ENVS), ("acrobot", NUM_ENVS), ("breakout", NUM_ENVS)):
-        vecs = {label: fugu.vector.make(name, num_envs, num_workers=n) for label, n in (("1 thread", 1), ("2 threads", 2))}
-        contestants = {}
-        for label, vec in vecs.items():
-            actions = np.random.default_rng(0).integers(0, vec.action_space.n, (BATCHES, num_envs))
-            vec.reset(seed=0)
-            contestants[label] = stepping(vec, actions, num_envs)
-        results = rates(contestants, seconds, repeats)
+        here, there = get_context("spawn").Pipe()
+        other = get_context("spawn").Process(target=answer, args=(there, name, num_envs), daemon=True)
+        other.start()
+        steps = [steps_of(name, num_envs, threads) for threads in (1, 2)]
+        results = alternate(
+            {
+                "1 thread": partial(rate, steps[0], seconds),
+                "2 threads": partial(rate, steps[1], seconds),
+                "2 processes": partial(both, here, steps[0], seconds),
+            },
+            repeats,
+        )
         out[f"{name}, {num_envs} envs"] = {
             "steps_per_second": summaries(results),
-            "ratio": ratios(results, [("2 threads", "1 thread")]),
+            "ratio": ratios(results, [("2 threads", "1 thread"), ("2 processes", "1 thread"), ("2 threads", "2 processes")]),
         }
-        for vec in vecs.values():
-            vec.close()
+        here.send(None)
+        other.join()
     return out
+
+
+def steps_of(name: str, num_envs: int, threads: int) -> Step:
+    vec = fugu.vector.make(name, num_envs, num_workers=threads)
+    vec.reset(seed=0)
+    return stepping(vec, np.random.default_rng(0).integers(0, vec.action_space.n, (BATCHES, num_envs)), num_envs)
+
+
+def answer(there: Connection, name: str, num_envs: int) -> None:
+    """In a process of its own: steps environments for as many seconds as it is told, and says how many a second."""
+    step = steps_of(name, num_envs, 1)
+    while (seconds := there.recv()) is not None:
+        there.send(rate(step, seconds))
+
+
+def both(here: Connection, step: Step, seconds: float) -> float:
+    here.send(seconds)
+    return rate(step, seconds) + here.recv()
 
 
 def all_envs(seconds: float, repeats: int) -> dict[str, Any]:

@@ -202,6 +202,7 @@ class Worlds {
     if (job.running) throw nb::value_error("this group is running already");
     if (slot < 0 || slot > 1 || command < fugu::EngineApi::kReset || command > fugu::EngineApi::kStepNarrow)
       throw nb::value_error("no such slot or command");
+    job.given = nullptr;
     job.command = command;
     job.slot = slot;
     job.running = true;
@@ -218,17 +219,12 @@ class Worlds {
 
   // Copies a group's actions in and gives the first agent whose action is outside its space, or kNone. Takes arrays that look like
   // the one that was bound, as most do; of others (another type, not contiguous, a list) it says kOther and does nothing.
-  int64_t take(size_t group, nb::handle actions) { return take_and(group, actions, [](fugu::Group&) {}); }
+  int64_t take(size_t group, nb::handle actions) { return take_and(group, actions, 1, 0); }
 
   // The same, and steps the worlds into `slot` if all actions are in their space: start and finish in one.
   int64_t step(size_t group, nb::handle actions, int slot) {
     if (slot < 0 || slot > 1) throw nb::value_error("no such slot");
-    return take_and(group, actions, [this, slot](fugu::Group& job) {
-      job.command = fugu::EngineApi::kStep;
-      job.slot = slot;
-      pool_.start(job);
-      pool_.finish(job);
-    });
+    return take_and(group, actions, 2, slot);
   }
 
   int64_t bad_action(size_t group) {
@@ -279,8 +275,7 @@ class Worlds {
     if (group >= groups_.size()) throw nb::index_error("no such group");
     return *groups_[group];
   }
-  template <typename Then>
-  int64_t take_and(size_t group, nb::handle actions, const Then& then) {
+  int64_t take_and(size_t group, nb::handle actions, uint32_t phases, int slot) {
     fugu::Group& job = at(group);
     if (!bound_) throw nb::value_error("bind() first");
     if (job.running) throw nb::value_error("this group is running already");
@@ -290,12 +285,12 @@ class Worlds {
     int64_t bad;
     {
       nb::gil_scoped_release release;
-      job.given = static_cast<const char*>(given.view.buf);
-      pool_.start(job);
-      pool_.finish(job);
-      job.given = nullptr;
+      pool_.run(job, phases, [&] {
+        job.given = static_cast<const char*>(given.view.buf);
+        job.command = fugu::EngineApi::kStep;
+        job.slot = slot;
+      });
       bad = job.bad_action();
-      if (bad < 0) then(job);
     }
     job.running = job.held = false;
     return bad < 0 ? kNone : bad;

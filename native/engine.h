@@ -47,7 +47,7 @@ struct ParamInfo {
 
 // An environment and its engine behind plain functions, so that one compiled elsewhere (`fugu build`) can be loaded at run time.
 // Its first member says which version of this struct it was compiled against.
-constexpr uint32_t kAbi = 7;
+constexpr uint32_t kAbi = 8;
 
 struct EngineApi {
   uint32_t abi;
@@ -65,7 +65,8 @@ struct EngineApi {
   void (*destroy)(void*);
   void (*bind)(void*, void* action, const int64_t* seeds);
   // Resets or steps the worlds [low, high); `out` begins with the row of `low`, and `logs` has a sum for each kBlock of them.
-  void (*run)(void*, int command, size_t low, size_t high, const Columns* out, LogSum* logs);
+  // Whether these blocks are taken downwards, from the last on, changes no result.
+  void (*run)(void*, int command, size_t low, size_t high, bool downwards, const Columns* out, LogSum* logs);
   // Copies the actions of the worlds [low, high) in, unless `given` is null, and checks them: the first agent whose action is not
   // in its space, or -1.
   int64_t (*take)(void*, const void* given, size_t low, size_t high);
@@ -148,8 +149,8 @@ class Engine {
         engine.action_ = static_cast<Action*>(action);
         engine.seeds_ = seeds;
       };
-      out.run = [](void* self, int command, size_t low, size_t high, const Columns* columns, LogSum* logs) {
-        static_cast<Engine*>(self)->run(command, low, high, *columns, logs);
+      out.run = [](void* self, int command, size_t low, size_t high, bool downwards, const Columns* columns, LogSum* logs) {
+        static_cast<Engine*>(self)->run(command, low, high, downwards, *columns, logs);
       };
       out.take = [](void* self, const void* given, size_t low, size_t high) {
         return static_cast<Engine*>(self)->take(static_cast<const Action*>(given), low, high);
@@ -217,7 +218,7 @@ class Engine {
   }
 
   // `out` is a copy: bytes written to rows could else be bytes of its pointers.
-  void run(int command, size_t low, size_t high, const Columns out, LogSum* logs) {
+  void run(int command, size_t low, size_t high, bool downwards, const Columns out, LogSum* logs) {
     if (command == EngineApi::kReset) {
       for (size_t w = low; w < high; ++w) {
         if (seeds_[w] >= 0) at(w).rng = Rng::of(static_cast<uint64_t>(seeds_[w]));
@@ -226,14 +227,30 @@ class Engine {
     } else if constexpr (kLanes) {
 #ifdef FUGU_AVX2
       static const bool wide = __builtin_cpu_supports("avx2");
-      if (wide && command == EngineApi::kStep) return go_on_in_lanes_avx2(low, high, out, logs);
+      if (wide && command == EngineApi::kStep) return go_on_in_lanes_avx2(low, high, downwards, out, logs);
 #endif
-      go_on_in_lanes(low, high, out, logs);
+      go_on_in_lanes(low, high, downwards, out, logs);
     } else {
-      for (size_t w = low; w < high; ++w) {
-        const Place world = at(w);
-        step_world<E>(world, params_, time_limit_, action_ + w * A, rows(w - low, out), logs[(w - low) / kBlock]);
-      }
+      if (!downwards) return go_on(low, high, low, out, logs);
+      for_each_block(low, high, true, logs, [&](size_t first, size_t end, LogSum& sum) { go_on(first, end, low, out, &sum); });
+    }
+  }
+
+  // The worlds [first, end), one after the other; the first row of `out` is that of `low`. A copy of it, as above.
+  void go_on(size_t first, size_t end, size_t low, const Columns out, LogSum* logs) {
+    for (size_t w = first; w < end; ++w) {
+      const Place world = at(w);
+      step_world<E>(world, params_, time_limit_, action_ + w * A, rows(w - low, out), logs[(w - first) / kBlock]);
+    }
+  }
+
+  // act(first, end, sum) for the worlds whose statistics are one sum; within them always upwards, so that the sum is the same.
+  template <typename Act>
+  FUGU_INLINE static void for_each_block(size_t low, size_t high, bool downwards, LogSum* logs, const Act& act) {
+    const size_t blocks = (high - low + kBlock - 1) / kBlock;
+    for (size_t i = 0; i < blocks; ++i) {
+      const size_t block = downwards ? blocks - 1 - i : i, first = low + block * kBlock;
+      act(first, std::min(first + kBlock, high), logs[block]);
     }
   }
 
@@ -249,18 +266,21 @@ class Engine {
   }
 
 #ifdef FUGU_AVX2
-  FUGU_FOR_AVX2 void go_on_in_lanes_avx2(size_t low, size_t high, const Columns& out, LogSum* logs) {
-    all_lanes(low, high, out, logs);
+  FUGU_FOR_AVX2 void go_on_in_lanes_avx2(size_t low, size_t high, bool downwards, const Columns& out, LogSum* logs) {
+    all_lanes(low, high, downwards, out, logs);
   }
 #endif
-  void go_on_in_lanes(size_t low, size_t high, const Columns& out, LogSum* logs) { all_lanes(low, high, out, logs); }
+  void go_on_in_lanes(size_t low, size_t high, bool downwards, const Columns& out, LogSum* logs) {
+    all_lanes(low, high, downwards, out, logs);
+  }
 
-  FUGU_INLINE void all_lanes(size_t low, size_t high, const Columns& out, LogSum* logs) {
-    for (size_t w = low, end; w < high; w = end) {  // to where the block ends that w is in, or those whose statistics are one sum
-      const size_t block = w / kPerBlock * kPerBlock + kPerBlock, sum = low + ((w - low) / kBlock + 1) * kBlock;
-      end = std::min({block, sum, high});
-      some_lanes(w, end - w, w - low, out, logs[(w - low) / kBlock]);
-    }
+  FUGU_INLINE void all_lanes(size_t low, size_t high, bool downwards, const Columns& out, LogSum* logs) {
+    for_each_block(low, high, downwards, logs, [&](size_t first, size_t end, LogSum& sum) {
+      for (size_t w = first, next; w < end; w = next) {  // to where the block ends that w is in
+        next = std::min(w / kPerBlock * kPerBlock + kPerBlock, end);
+        some_lanes(w, next - w, w - low, out, sum);
+      }
+    });
   }
 
   // The worlds [w, w + n), all of one block, into the rows from `row` on. Steps those that have ended, too: cheaper than to leave

@@ -14,29 +14,34 @@ class Group final : public Job {
  public:
   Group(const EngineApi& api, void* engine, size_t low, size_t high, size_t threads)
       : api_(api), engine_(engine), low_(low), high_(high), row_(static_cast<size_t>(api.agents) * api.action_bytes) {
-    const size_t pieces = threads > 1 ? kPerThread * threads : 1;
+    const size_t pieces = threads > 1 ? std::min<size_t>(kPerThread * threads, kMostChunks) : 1;
     size_ = ((high - low + pieces - 1) / pieces + kBlock - 1) / kBlock * kBlock;
     divide((high - low + size_ - 1) / size_, threads);
     logs_.resize((high - low + kBlock - 1) / kBlock);
   }
 
   int command = EngineApi::kStep, slot = 0;
-  Columns slots[2];  // where its worlds write to
-  bool running = false;
-  bool held = false;  // it runs, and whoever started it waits for it
+  // Taking actions is a phase of the job: a thread that copies and checks those of its own worlds has them at hand when it steps
+  // them.
+  const char* given = nullptr;  // what to take first; null: nothing
 
-  // Taking actions is a job, too: a thread that copies and checks those of its own worlds has them at hand when it steps them.
-  const char* given = nullptr;  // what to take; null: to run `command`
+  alignas(kLine) bool running = false;  // on a line that only callers write and read
+  bool held = false;                    // it runs, and whoever started it waits for it
 
-  void run(size_t first, size_t end, bool downwards) override {
-    if (given != nullptr) return take(first, end);
-    if (!downwards) return obey(first, end);
-    while (end-- > first) obey(end, end + 1);
+  alignas(kLine) Columns slots[2];  // where its worlds write to
+
+  void run(uint32_t phase, size_t first, size_t end, bool downwards) override {
+    if (given != nullptr && phase == 0) return take(first, end);
+    const Columns out = after(slots[slot], first * size_);
+    const size_t low = low_ + first * size_, high = std::min(low_ + end * size_, high_);
+    api_.run(engine_, command, low, high, downwards, &out, &logs_[first * size_ / kBlock]);
   }
+
+  bool goes_on() const override { return bad_.load(std::memory_order_acquire) == kNobody; }
 
   // The first agent of those taken last whose action is outside its space, or -1.
   int64_t bad_action() {
-    return bad_.load(std::memory_order_relaxed) == kNobody ? -1 : bad_.exchange(kNobody, std::memory_order_relaxed);
+    return bad_.load(std::memory_order_relaxed) == kNobody ? -1 : bad_.exchange(kNobody, std::memory_order_acq_rel);
   }
 
   // Adds what the episodes that ended since the last call come to, in an order that does not depend on threads.
@@ -56,10 +61,6 @@ class Group final : public Job {
   static constexpr size_t kPerThread = 32;  // chunks, at most
   static constexpr int64_t kNobody = INT64_MAX;
 
-  void obey(size_t first, size_t end) {
-    const Columns out = after(slots[slot], first * size_);
-    api_.run(engine_, command, low_ + first * size_, std::min(low_ + end * size_, high_), &out, &logs_[first * size_ / kBlock]);
-  }
   // The same columns without the rows of the first `worlds`.
   Columns after(const Columns& all, size_t worlds) const {
     const size_t i = worlds * static_cast<size_t>(api_.agents);

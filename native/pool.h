@@ -2,9 +2,11 @@
 // on stays in its core's cache; whoever is done with that takes half of what another has left. The caller of finish() is one of
 // them, so a job needs no thread but the caller's. Nothing is allocated when a job starts. Idle threads spin briefly, then sleep.
 //
-// How long a job of a few microseconds takes is decided by the cache lines that go from core to core. So each thread takes its
-// chunks from a line of its own and counts those done on another, and neighbours work away from the border between them: a core
-// that works towards it fetches ahead what the other has written, and takes it away from it.
+// How long a job of a few microseconds takes is decided by the cache lines that go from core to core. So few do: what there is to
+// do (Pool::Post), how (Job, and what a derived class begins with), and how much is done. Nobody deals out shares, each says of
+// which round it is; nobody looks at what another works with unless that one is late; all threads see by themselves when a job's
+// first phase is over. And neighbours work away from the border between them: a core that works towards it fetches ahead what the
+// other has written, and takes it away from it.
 #pragma once
 
 #include <array>
@@ -16,9 +18,11 @@
 
 namespace fugu {
 
-struct Job {
+constexpr uint32_t kMostChunks = UINT16_MAX;
+
+class Job {
+ public:
   virtual ~Job() = default;
-  virtual void run(size_t first, size_t end, bool downwards) = 0;  // the chunks [first, end); downwards: from the last on
 
   // How many chunks there are, and threads; once, before the first start.
   void divide(size_t chunks, size_t threads) {
@@ -27,48 +31,16 @@ struct Job {
     shares_ = std::make_unique<Share[]>(threads);
   }
 
-  // Everything that run() reads must be in place.
-  void begin() {
-    due_.store(due_.load(std::memory_order_relaxed) + chunks_, std::memory_order_relaxed);
-    for (size_t t = 0; t < threads_; ++t)
-      shares_[t].left.store(pack(t * chunks_ / threads_, (t + 1) * chunks_ / threads_), std::memory_order_release);
-  }
-
-  // Works as thread `index` until no chunk is left to be taken: of its own share, then of the others' from where they will come to
-  // last. Leaves the others what they will be done with soon, or if `elsewhere()` says that there is more to do. A thread that comes
-  // late, when another round has begun, helps with that: all it knows of a round is what it takes.
-  template <typename Elsewhere>
-  void work(size_t index, const Elsewhere& elsewhere) {
-    __builtin_prefetch(&shares_[index].left, 1);
-    const uint32_t due = due_.load(std::memory_order_relaxed);
-    uint32_t ran = 0;
-    for (Piece piece; !(piece = take(index, true)).empty(); ran += piece.size())
-      run(piece.first, piece.end, downwards(index));
-    report(index, ran);
-    bool patient = true;
-    for (size_t next = index + 1; next < index + threads_; ++next) {
-      const size_t other = next % threads_;
-      if (patient && begun(other)) {
-        if (soon_over(due, elsewhere)) return;
-        patient = false;
-      }
-      for (Piece piece; !(piece = take(other, false)).empty(); report(index, piece.size()))
-        run(piece.first, piece.end, downwards(other));
-    }
-  }
-
-  bool done() const {
-    uint32_t done = 0;
-    for (size_t t = 0; t < threads_; ++t) done += shares_[t].done.load(std::memory_order_seq_cst);
-    return done == due_.load(std::memory_order_relaxed);
-  }
-  bool wait(Patience& patience, double timeout_us) {
-    return wait_until([this] { return done(); }, bell_, parked_, patience, timeout_us);
-  }
+ protected:
+  // The chunks [first, end) in a phase of the job; downwards: from the last on.
+  virtual void run(uint32_t phase, size_t first, size_t end, bool downwards) = 0;
+  // Whether the next phase takes place, once all chunks of one are done; the same for all threads until the job is finished.
+  virtual bool goes_on() const = 0;
 
  private:
+  friend class Pool;
   struct Share {
-    alignas(kLine) std::atomic<uint64_t> left{0};  // chunks that nobody has taken yet, see pack(); kBegun if its thread has some
+    alignas(kLine) std::atomic<uint64_t> left{0};  // chunks that nobody has taken yet: see Left
     alignas(kLine) std::atomic<uint32_t> done{0};  // chunks that this thread has run, of any share, in all rounds together
   };
   struct Piece {
@@ -76,55 +48,140 @@ struct Job {
     bool empty() const { return first == end; }
     uint32_t size() const { return end - first; }
   };
-  static constexpr uint64_t kBegun = uint64_t{1} << 63;
-  static uint64_t pack(uint64_t first, uint64_t end) { return end << 32 | first; }
-  bool begun(size_t share) const { return shares_[share].left.load(std::memory_order_relaxed) & kBegun; }
-  static bool downwards(size_t share) { return share % 2 == 0; }
+  // What is left of a share in a round, in one word: whoever finds an older round there knows that all of it is left.
+  struct Left {
+    uint32_t round, first, end;
+    static Left of(uint64_t word) {
+      return {static_cast<uint32_t>(word >> 32), static_cast<uint32_t>(word & kMostChunks),
+              static_cast<uint32_t>(word >> 16 & kMostChunks)};
+    }
+    uint64_t word() const { return uint64_t{round} << 32 | uint64_t{end} << 16 | first; }
+  };
+  bool downwards(size_t share) const { return threads_ > 1 && share % 2 == 0; }
+  static bool before(uint32_t number, uint32_t other) { return static_cast<int32_t>(number - other) < 0; }  // of those that wrap
 
-  // Half of what is left of a share, so that the last pieces are small and all threads end together. Its own thread takes them
-  // from where it begins, others from where it ends.
-  Piece take(size_t share, bool own) {
-    std::atomic<uint64_t>& left = shares_[share].left;
-    uint64_t seen = left.load(std::memory_order_acquire);
-    for (;;) {
-      const uint32_t first = static_cast<uint32_t>(seen), end = static_cast<uint32_t>((seen & ~kBegun) >> 32);
-      const uint32_t half = (end - first + 1) / 2;
-      const bool upper = downwards(share) == own;
-      const uint32_t cut = upper ? end - half : first + half;
-      const uint64_t rest = (upper ? pack(first, cut) : pack(cut, end)) | (own ? kBegun : seen & kBegun);
-      if (half == 0 || left.compare_exchange_weak(seen, rest, std::memory_order_acq_rel, std::memory_order_acquire))
-        return upper ? Piece{cut, end} : Piece{first, cut};
+  // Only the thread that starts the job; everything that run() reads must be in place. Each phase is a round.
+  void begin(uint32_t phases) {
+    due_.store(due_.load(std::memory_order_relaxed) + phases_.load(std::memory_order_relaxed) * chunks_, std::memory_order_relaxed);
+    phases_.store(phases, std::memory_order_relaxed);
+    round_.store(next_, std::memory_order_release);
+    next_ += phases;
+  }
+
+  // Works as thread `index` on all phases. `wait(due)` is called where the other threads have to come to the end of a phase and
+  // says whether they have, and `enough()` whether there is something better to do. A thread that comes late, when a round is
+  // over, finds nothing left of it.
+  template <typename Enough, typename Wait>
+  void work(size_t index, const Enough& enough, const Wait& wait) {
+    uint32_t round = round_.load(std::memory_order_acquire);
+    const uint32_t phases = phases_.load(std::memory_order_relaxed);
+    uint32_t due = due_.load(std::memory_order_relaxed) + chunks_;
+    for (uint32_t phase = 0;; ++phase, ++round, due += chunks_) {
+      const bool last = phase + 1 == phases;
+      // In the last phase helpers need not know when it is over, and looking would cost the caller.
+      work_on(phase, round, index, [&] { return enough() || ((index == 0 || !last) && reached(due)); });
+      if ((last && index != 0) || !wait(due) || last) return;
+      if (!goes_on()) {
+        if (index == 0) skip(round + 1);
+        return;
+      }
     }
   }
 
-  // Waits no longer than it takes to fetch a few chunks' memory from the cache of another core, which would cost both of them.
-  template <typename Elsewhere>
-  bool soon_over(uint32_t due, const Elsewhere& elsewhere) const {
-    for (const double start = now_us(); now_us() - start < 2.0;)
+  // Until no chunk is left to be taken: of its own share, then of the others' from where they will come to last. Leaves the others
+  // what they will be done with soon.
+  template <typename Enough>
+  void work_on(uint32_t phase, uint32_t round, size_t index, const Enough& enough) {
+    uint32_t ran = 0;
+    for (Piece piece; !(piece = take(index, round, true)).empty(); ran += piece.size())
+      run(phase, piece.first, piece.end, downwards(index));
+    report(index, ran);
+    if (watch(index == 0 ? 1.5 : 0.7, enough)) return;  // the caller's news took its time to get there
+    bool patient = true;
+    for (size_t next = index + 1; next < index + threads_; ++next) {
+      const size_t other = next % threads_;
+      if (patient && (other == 0 || begun(other, round))) {  // the caller comes by itself
+        if (watch(2.0, enough)) return;
+        patient = false;
+      }
+      for (Piece piece; !(piece = take(other, round, false)).empty(); report(index, piece.size()))
+        run(phase, piece.first, piece.end, downwards(other));
+    }
+  }
+
+  bool begun(size_t share, uint32_t round) const {
+    return !before(Left::of(shares_[share].left.load(std::memory_order_relaxed)).round, round);
+  }
+
+  // Half of what is left of a share, so that the last pieces are small and all threads end together; at most `most`. Its own thread
+  // takes them from where it begins, others from where it ends.
+  Piece take(size_t share, uint32_t round, bool own, uint32_t most = kMostChunks) {
+    std::atomic<uint64_t>& left = shares_[share].left;
+    uint64_t seen = left.load(std::memory_order_acquire);
+    for (;;) {
+      Left now = Left::of(seen);
+      if (before(round, now.round)) return {0, 0};
+      if (before(now.round, round))
+        now = {round, static_cast<uint32_t>(share * chunks_ / threads_), static_cast<uint32_t>((share + 1) * chunks_ / threads_)};
+      const uint32_t count = std::min((now.end - now.first + 1) / 2, most);
+      if (count == 0) return {0, 0};
+      Piece taken;
+      if (downwards(share) == own) {
+        taken = {now.end - count, now.end};
+        now.end -= count;
+      } else {
+        taken = {now.first, now.first + count};
+        now.first += count;
+      }
+      if (left.compare_exchange_weak(seen, now.word(), std::memory_order_acq_rel, std::memory_order_acquire)) return taken;
+    }
+  }
+
+  // Nothing is left of a round that does not take place: a helper may look only after the reason has been forgotten.
+  void skip(uint32_t round) {
+    for (size_t t = 0; t < threads_; ++t) shares_[t].left.store(Left{round, 0, 0}.word(), std::memory_order_seq_cst);
+    phases_.store(1, std::memory_order_relaxed);
+  }
+
+  // No longer than it takes to fetch a few chunks' memory from the cache of another core, which would cost both of them.
+  template <typename Enough>
+  static bool watch(double us, const Enough& enough) {
+    for (const double start = now_us();;) {
       for (int i = 0; i < 4; ++i) {
-        if (done() || due_.load(std::memory_order_relaxed) != due || elsewhere()) return true;
+        if (enough()) return true;
         pause_briefly();
       }
-    return false;
+      if (now_us() - start >= us) return false;
+    }
   }
 
   // A round ends when all of its chunks are reported, so whoever has taken some is in this round until then.
   void report(size_t index, uint32_t ran) {
     if (ran == 0) return;
     shares_[index].done.fetch_add(ran, std::memory_order_seq_cst);
-    if (parked_.load(std::memory_order_seq_cst) && done()) {
+    if (parked_.load(std::memory_order_seq_cst)) {
       bell_.fetch_add(1, std::memory_order_seq_cst);
       futex_wake(bell_);
     }
   }
+  bool reached(uint32_t due) const {
+    uint32_t done = 0;
+    for (size_t t = 0; t < threads_; ++t) done += shares_[t].done.load(std::memory_order_seq_cst);
+    return !before(done, due);
+  }
+  bool sleep_until(uint32_t due, Patience& patience, double timeout_us) {
+    return wait_until([this, due] { return reached(due); }, bell_, parked_, patience, timeout_us);
+  }
 
-  uint32_t chunks_ = 0;
+  uint32_t chunks_ = 0, next_ = 1;  // the latter: the next round, for the thread that starts it
   size_t threads_ = 0;
   std::unique_ptr<Share[]> shares_;
-  // On one line, which helpers need once a round: what the caller writes, and what it tells run() if that is what a derived class
+  // On one line, which helpers need once a job: what the caller writes, and what it tells run() if that is what a derived class
   // begins with.
-  alignas(kLine) std::atomic<uint32_t> due_{0};  // chunks of all rounds begun so far
-  std::atomic<uint32_t> bell_{0};                // rung if the caller sleeps when all is done
+  alignas(kLine) std::atomic<uint32_t> round_{0};  // of the first phase
+  std::atomic<uint32_t> phases_{0};
+  std::atomic<uint32_t> due_{0};  // chunks of all rounds before it
+  std::atomic<uint32_t> bell_{0};  // rung if the caller sleeps when something is done
   std::atomic<uint32_t> parked_{0};
 };
 
@@ -135,29 +192,60 @@ class Pool {
     for (size_t i = 0; i < helpers; ++i) helpers_[i]->thread = std::thread([this, i] { serve(*helpers_[i], i + 1); });
   }
   ~Pool() {
-    stop_.store(true, std::memory_order_seq_cst);
-    announce();
+    post_.stop.store(true, std::memory_order_relaxed);
+    announce(nullptr);
+    wake();
     for (auto& helper : helpers_) helper->thread.join();
   }
 
   // Everything the job reads must be in place. The same job may be started again after finish().
   void start(Job& job) {
-    job.begin();
+    job.begin(1);
     if (helpers_.empty()) return;
-    ring_[posted_.load(std::memory_order_relaxed) % kRing].store(&job, std::memory_order_release);
-    announce();
+    announce(&job);
+    wake();
   }
 
   // Helps, then waits until every chunk is done.
   void finish(Job& job) {
-    job.work(0, [] { return false; });
-    while (!job.wait(patience_, 1e5)) {
+    job.work(
+        0, [] { return false; },
+        [&](uint32_t due) {
+          while (!job.sleep_until(due, patience_, 1e5)) {
+          }
+          return true;
+        });
+  }
+
+  // start and finish in one, after `prepare()`, which puts in place what the job reads. While the news goes to the other cores this
+  // one works on a first chunk, taken before: an atomic operation waits for all that was written.
+  template <typename Prepare>
+  void run(Job& job, uint32_t phases, const Prepare& prepare) {
+    if (helpers_.empty()) {
+      prepare();
+      job.begin(phases);
+      return finish(job);
     }
+    const Job::Piece piece = job.take(0, job.next_, true, 1);
+    prepare();
+    job.begin(phases);
+    announce(&job);
+    if (!piece.empty()) job.run(0, piece.first, piece.end, job.downwards(0));
+    wake();
+    job.report(0, piece.size());
+    finish(job);
   }
 
  private:
-  // A helper that falls a whole ring behind meets newer jobs instead of older ones and helps with those: no harm.
-  static constexpr size_t kRing = 31;
+  // On one line, and all of it written by whoever starts a job. A helper that falls a whole ring behind meets newer jobs instead of
+  // older ones and helps with those: no harm.
+  struct alignas(kLine) Post {
+    static constexpr size_t kRing = 7;
+    std::atomic<uint32_t> count{0};
+    std::atomic<bool> stop{false};
+    std::array<std::atomic<Job*>, kRing> ring{};
+  };
+  static_assert(sizeof(std::atomic<uint32_t>) + sizeof(std::atomic<bool>) + sizeof(Post::ring) <= 64);
 
   struct Helper {
     std::thread thread;
@@ -166,27 +254,32 @@ class Pool {
     Patience patience{100.0};
   };
 
-  void announce() {
-    posted_.fetch_add(1, std::memory_order_seq_cst);
+  void announce(Job* job) {
+    const uint32_t count = post_.count.load(std::memory_order_relaxed);
+    post_.ring[count % Post::kRing].store(job, std::memory_order_relaxed);
+    post_.count.store(count + 1, std::memory_order_release);
+  }
+
+  void wake() {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
     for (auto& helper : helpers_)
       if (helper->parked.load(std::memory_order_seq_cst)) {
-        futex_wake(posted_);
+        futex_wake(post_.count);
         return;
       }
   }
 
   void serve(Helper& helper, size_t index) {
-    while (!stop_.load(std::memory_order_acquire)) {
-      const auto news = [&] { return posted_.load(std::memory_order_acquire) != helper.seen; };
-      if (!wait_until(news, posted_, helper.parked, helper.patience, 1e6)) continue;
-      Job* job = ring_[helper.seen++ % kRing].load(std::memory_order_acquire);
-      if (job != nullptr) job->work(index, news);
+    while (!post_.stop.load(std::memory_order_acquire)) {
+      const auto news = [&] { return post_.count.load(std::memory_order_acquire) != helper.seen; };
+      if (!wait_until(news, post_.count, helper.parked, helper.patience, 1e6)) continue;
+      Job* job = post_.ring[helper.seen++ % Post::kRing].load(std::memory_order_acquire);
+      // whoever it waits for may need this core
+      if (job != nullptr) job->work(index, news, [&](uint32_t due) { return Job::watch(50.0, [&] { return job->reached(due); }); });
     }
   }
 
-  alignas(kLine) std::atomic<uint32_t> posted_{0};
-  std::atomic<bool> stop_{false};
-  std::array<std::atomic<Job*>, kRing> ring_{};
+  Post post_;
   alignas(kLine) Patience patience_{200.0};
   std::vector<std::unique_ptr<Helper>> helpers_;
 };

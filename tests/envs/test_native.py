@@ -285,7 +285,7 @@ def test_step_is_send_and_recv(infos):
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_the_first_bad_action_is_named_and_no_world_moves_whichever_thread_meets_it(threads):
-    good = np.random.default_rng(0).integers(0, 2, (20, 1000))
+    good = np.random.default_rng(0).integers(0, 2, (200, 1000))
     with fugu.vector.make("cartpole", 1000, num_workers=threads) as vec, fugu.vector.make("cartpole", 1000) as twin:
         vec.reset(seed=0)
         twin.reset(seed=0)
@@ -299,6 +299,17 @@ def test_the_first_bad_action_is_named_and_no_world_moves_whichever_thread_meets
                 assert vec._runner.state == state
                 np.testing.assert_array_equal(vec.rows.obs, obs)
             np.testing.assert_array_equal(vec.step(action)[0], twin.step(action)[0], err_msg=f"step {t}")
+
+
+def test_threads_are_for_all_batches_but_processes_are_not():
+    with fugu.vector.make("cartpole", 512, batch_size=64, num_workers=2) as vec:
+        vec.async_reset(seed=0)
+        for _ in range(16):
+            vec.recv()
+            vec.send(np.zeros(64, np.int64))
+    for settings in ({}, {"backend": "process"}):
+        with pytest.raises(ConfigError, match="num_workers=2 must be a multiple of the 8 batches.*try num_workers=8"):
+            fugu.vector.make("CartPole-v1", 16, batch_size=2, num_workers=2, **settings)
 
 
 def test_actions_belong_to_the_caller_again_after_send():
