@@ -1,0 +1,63 @@
+"""``fugu new tasks FILE``: built-in coding tasks as a file, to score completions against or to see what one looks like."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from fugu.cli.options import console, parse
+from fugu.envs.coding import builtin
+from fugu.envs.coding.task import Task, write_tasks
+from fugu.errors import ConfigError, FuguError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Write built-in coding tasks as JSONL, and completions that solve them, for fugu judge."""
+
+    path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")] = "tasks.jsonl"
+    """where to"""
+    count: int = 100
+    """tasks, no two alike"""
+    level: int = 1
+    """operations in a row: 1, 2 or 3"""
+    seed: int = 0
+    """another one, other tasks"""
+    held_out: bool = False
+    """those that are never shown in training"""
+    completions: str = ""
+    """also write a right completion of each task to this file"""
+    force: bool = False
+    """replace files that are there"""
+
+
+def main(argv: list[str]) -> int:
+    options = parse(Options, "new tasks", argv)
+    if options.count < 1:
+        raise ConfigError(f"--count {options.count} must be at least 1")
+    paths = [Path(each) for each in (options.path, options.completions) if each]
+    for path in paths:
+        if path.exists() and not options.force:
+            raise FuguError(f"{path} exists; --force replaces it")
+    tasks = builtin.make_many(options.count, options.level, seed=options.seed, held_out=options.held_out)
+    try:
+        write_tasks(paths[0], tasks)
+        if options.completions:
+            paths[1].write_text("".join(map(_line, tasks)))
+    except OSError as error:
+        raise FuguError(f"{error.filename} cannot be written: {error.strerror}") from None
+    out = console()
+    out.print(
+        f"{len(tasks)} tasks of level {options.level} in {paths[0]}; the first asks for: {tasks[0].prompt}", soft_wrap=True
+    )
+    if options.completions:
+        out.print(f"next: fugu judge {paths[0]} {paths[1]}", soft_wrap=True)
+    return 0
+
+
+def _line(task: Task) -> str:
+    return json.dumps({"task_id": task.id, "completion": task.solution}) + "\n"
