@@ -73,7 +73,7 @@ $(VENV)/.lint: $(VENV)/.core
 	touch $@
 
 $(VENV)/.extras: $(VENV)/.test
-	$(PIP) install --quiet -c constraints.txt "fugu-rl[envs]"
+	$(PIP) install --quiet -c constraints.txt "fugu-rl[envs,tokens,memory]"
 	touch $@
 
 $(VENV)/.peers: $(VENV)/.test

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from fugu.cli.main import COMMANDS
+from fugu.envs.coding.sandbox.config import FEATURES
+from fugu.envs.coding.sandbox.protections import PROTECTIONS, without
 from fugu.run.metrics import METRICS, OPEN
 
 ROOT = Path(__file__).parent.parent
@@ -61,6 +63,7 @@ def test_python_block_runs(code, tmp_path):
     run([sys.executable, script], tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "language"), pages_with_commands())
 def test_commands_of_page_run(page, language, tmp_path):
     lines = [line.split("  #")[0] for code in blocks(page, language) for line in code.splitlines()]
@@ -91,6 +94,21 @@ def metrics_table() -> str:
     lines += [
         f"| `{name}` | {metric.unit} | {metric.definition.replace('|', chr(92) + '|')} |" for name, metric in named.items()
     ]
+    return "\n".join(lines)
+
+
+def test_the_table_of_protections_is_that_of_the_code():
+    assert protections_table() in (ROOT / "docs" / "sandbox.md").read_text(), (
+        f"docs/sandbox.md should have\n{protections_table()}"
+    )
+
+
+def protections_table() -> str:
+    lines = ["| a program | 3 | 2 | 1 | 0 |", "|---|---|---|---|---|"]
+    missing = {level: without([name for name, at in FEATURES.items() if at > level]) for level in (3, 2, 1, 0)}
+    for name, meaning in PROTECTIONS.items():
+        given = " | ".join("" if name in missing[level] else "yes" for level in missing)
+        lines.append(f"| {meaning} | {given} |".replace("|  |", "| |").replace("|  |", "| |"))
     return "\n".join(lines)
 
 

@@ -26,6 +26,10 @@ class GpuError(FuguError, RuntimeError):
     """A GPU, its driver or its compiler is missing or failed."""
 
 
+class SandboxError(FuguError, RuntimeError):
+    """Programs cannot be run as safely as was asked for, or not at all."""
+
+
 class MissingExtra(FuguError, ImportError):
     """An optional dependency is not installed."""
 

@@ -8,8 +8,8 @@ import torch
 from fugu.algorithm.config import SafeConfig
 from fugu.algorithm.multiplier import CostMeter, Multiplier
 
-COSTS = (20.0, 20.0, 10.0, 5.0, None, 40.0)
-"""of the episodes of six batches; None: no episode finished. With a limit of 10 the violations are 1, 1, 0, -0.5 and 1"""
+COSTS = (20.0, 20.0, 10.0, 5.0, None, 90.0)
+"""of the episodes of six batches; None: no episode finished. With a limit of 10 the violations are 1, 1, 0, -0.5 and 4, not 8"""
 
 
 def prices(config: SafeConfig, costs=COSTS, limit: float = 10.0) -> list[float]:
@@ -21,21 +21,21 @@ def prices(config: SafeConfig, costs=COSTS, limit: float = 10.0) -> list[float]:
 
 
 def test_sgd_moves_by_the_violation():
-    expected = [0.1, 0.2, 0.2, 0.15, 0.15, 0.25]
+    expected = [0.1, 0.2, 0.2, 0.15, 0.15, 0.55]
     assert prices(SafeConfig(multiplier="sgd", multiplier_rate=0.1)) == pytest.approx(expected)
 
 
 def test_pid_adds_what_is_what_was_and_what_grows():
     config = SafeConfig(multiplier="pid", kp=1.0, ki=0.1, kd=2.0, smoothing=0.5, delay=2)
-    # smoothed 0.5, 0.75, 0.375, -0.0625, 0.46875; sum 0.1, 0.2, 0.2, 0.15, 0.25; growth over two batches 0.5, 0.75, 0, 0, 0.09375
-    assert prices(config) == pytest.approx([1.6, 2.45, 0.575, 0.0875, 0.0875, 0.90625])
+    # smoothed 0.5, 0.75, 0.375, -0.0625, 1.96875; sum 0.1, 0.2, 0.2, 0.15, 0.55; growth over two batches 0.5, 0.75, 0, 0, 1.59375
+    assert prices(config) == pytest.approx([1.6, 2.45, 0.575, 0.0875, 0.0875, 5.70625])
 
 
 def test_adam_is_that_of_torch():
     price = torch.zeros(1, dtype=torch.float64, requires_grad=True)
     adam = torch.optim.Adam([price], lr=0.1)
     expected = []
-    for violation in (1.0, 1.0, 0.0, -0.5, None, 1.0):
+    for violation in (1.0, 1.0, 0.0, -0.5, None, 4.0):
         if violation is not None:
             price.grad = torch.tensor([-violation], dtype=torch.float64)
             adam.step()

@@ -225,6 +225,17 @@ def test_impossible_settings_are_named(settings, problem):
         SafeConfig(**settings)
 
 
+@pytest.mark.parametrize("how", ["pid", "sgd", "adam"])
+def test_a_policy_that_breaks_its_limit_is_not_the_best(how):
+    safe = algorithm(multiplier=how, smoothing=0.5)
+    assert safe.merit(7.0) == 7.0
+    safe.multiplier.update(torch.tensor([1.5]), torch.tensor(3))  # limit 1: missed by half, a quarter when smoothed
+    assert safe.merit(7.0) is None
+    for _ in range(2):
+        safe.multiplier.update(torch.tensor([1.0]), torch.tensor(3))
+    assert safe.merit(7.0) == 7.0
+
+
 def test_one_limit_may_stand_for_all_costs():
     assert SafeConfig(limit=10).limit == (10.0,)
     assert SafeConfig(limit=(10,)).limits(("a", "b")) == (10.0, 10.0)

@@ -57,6 +57,20 @@ def test_half_of_the_games_have_an_earlier_version_in_one_seat(trainer):
     assert torch.equal(algorithm._seated(seats.flatten(), going_on, algorithm.draws), seats.flatten())
 
 
+def test_an_earlier_version_strays_as_often_as_it_is_told_to(trainer):
+    algorithm = trainer.algorithm
+    params = torch.tensor([[9.0, 0.0, -9.0]]).expand(4000, 3)
+    algorithm.settings = dataclasses.replace(algorithm.settings, noise=0.25)
+    strayed = (algorithm._distracted(params, algorithm.generator) == 0).all(1)
+    assert strayed.float().mean() == pytest.approx(0.25, abs=0.03)
+    before = algorithm.generator.get_state()
+    algorithm.settings = dataclasses.replace(algorithm.settings, noise=0.0)
+    assert torch.equal(algorithm._distracted(params, algorithm.generator), params)
+    assert torch.equal(algorithm.generator.get_state(), before)  # nothing is drawn where nobody strays
+    with pytest.raises(ConfigError, match="self_play.noise=2"):
+        SelfPlayConfig(noise=2)
+
+
 def test_who_plays_comes_from_the_generator_that_a_source_gives(trainer):
     """Batches of a pipeline have one each, so that it does not matter which of them comes first."""
     algorithm, rows = trainer.algorithm, 64
@@ -240,6 +254,12 @@ def test_an_environment_of_one_player_is_refused():
 def test_a_pool_without_room_is_refused():
     with pytest.raises(ConfigError, match="no room for 2 opponents and the policy itself; try --self-play.pool 6"):
         SelfPlayConfig(pool=2, opponents=("a", "b"))
+
+
+def test_the_best_has_the_highest_rating_whatever_its_return(trainer):
+    before = trainer.algorithm.merit(0.0)
+    trainer.algorithm.ratings.record(trainer.algorithm.who[0], [1.0] * 20)
+    assert trainer.algorithm.merit(-1.0) > before
 
 
 def test_a_way_to_choose_that_there_is_not_is_refused():

@@ -79,6 +79,7 @@ def test_an_evaluation_that_was_cut_says_so(
         (["--episodes", "0"], 2, "at least 1"),
         (["--seed", "-1"], 2, "negative"),
         (["--episods", "3"], 2, "--episodes"),
+        (["--device", "abacus"], 2, "device='abacus'"),
         (["--json", "no/such/folder/x.json"], 1, "No such file"),
     ],
 )

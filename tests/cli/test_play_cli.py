@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces as gs
@@ -40,6 +41,38 @@ def test_without_a_terminal_a_policy_is_shown_line_by_line(trained: Path, capsys
     assert re.fullmatch(r"episode 1 step 5 action [01] reward 1 return 5", lines[5]) and "\x1b" not in text
     assert main(arguments) == 0
     assert capsys.readouterr().out == text
+
+
+class Text(gym.Env):
+    """Shows itself as text."""
+
+    observation_space, action_space = gs.Discrete(2), gs.Discrete(2)
+    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012
+
+    def reset(self, *, seed=None, options=None):
+        self.said = "nothing yet"
+        return 0, {}
+
+    def step(self, action):
+        self.said = f"did {action}\nand saw 0"
+        return 0, 0.0, False, False, {}
+
+    def render(self):
+        return self.said
+
+
+def test_text_is_shown_as_text_and_is_no_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    with vector.make(Text, 1) as vec:
+        scene = Scene(vec, 0)
+        assert scene.text() == "nothing yet"
+        with pytest.raises(fugu.FuguError, match="shows text, not pictures; fugu play does"):
+            scene.picture()
+    assert main(["play", f"{__file__}:Text", "--max-steps", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["episode 1 step 0 reward 0 return 0", "  nothing yet"]
+    assert (
+        lines[3] == "episode 1 step 1 reward 0 return 0" and re.fullmatch("  did [01]", lines[4]) and lines[5] == "  and saw 0"
+    )
 
 
 def test_the_seed_decides_which_actions_are_drawn(tmp_path: Path) -> None:

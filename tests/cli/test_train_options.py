@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
+
 import pytest
 
+from fugu.algorithm.config import PPOConfig, TokenPPOConfig
 from fugu.cli.main import main
 from fugu.cli.options import full_names
 from fugu.errors import ConfigError
-from fugu.trainer.config import TrainConfig
+from fugu.trainer.config import UNREAD, TrainConfig
 
 
 @pytest.mark.parametrize(
@@ -38,7 +42,7 @@ def test_flags_are_known_by_their_last_name_and_switches_by_yes_and_no(typed: st
     [
         ("--learning-rte 1", "Did you mean --optimizer.learning-rate?"),
         ("--polcy.core lstm", "Did you mean --policy.core"),
-        ("--no-seed", "there is no option --no-seed. Did you mean --seed?"),
+        ("--no-seed", "there is no option --no-seed. Did you mean --seed or "),
         ("--name x --zzzzzz", "there is no option --zzzzzz. --help lists them all"),
     ],
 )
@@ -82,6 +86,32 @@ def test_a_setting_of_another_algorithm_is_not_ignored(typed: str, said: str, us
     assert main(["train", *typed.split()]) == 2
     err = capsys.readouterr().err
     assert said in err and err.endswith(f"use --algorithm {use}\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (
+            "hidden_bonus --algorithm mappo --normalize-value",
+            "normalize_value means nothing to algorithm=mappo; it has mappo.value_norm",
+        ),
+        (
+            "reverse --algorithm token_ppo --gamma 0.9",
+            "gamma means nothing to algorithm=token_ppo; it has token_ppo.token_gamma",
+        ),
+        ("reverse --algorithm token_ppo --vtrace", "vtrace means nothing to algorithm=token_ppo; leave it out"),
+    ],
+)
+def test_nor_is_one_of_a_section_that_the_algorithm_reads_in_part(typed: str, said: str, capsys) -> None:
+    assert main(["train", *typed.split()]) == 2
+    assert f"ppo.{said}" in capsys.readouterr().err
+
+
+def test_what_is_said_to_be_unread_is_all_that_token_ppo_does_not_name() -> None:
+    read = set(re.findall(r"\w+", (TokenPPOConfig.__doc__ or "").partition("it reads")[2])) & {
+        f.name for f in fields(PPOConfig)
+    }
+    assert read and set(UNREAD["token_ppo"]) == {f.name for f in fields(PPOConfig)} - read
 
 
 def test_what_is_no_value_at_all_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fugu.emulation.place import from_anywhere, from_here
+from fugu.emulation.place import from_anywhere, from_here, title
 
 
 @pytest.mark.parametrize("name", ["my.py:Env", "sub/my.py:Env", "my_env.h", "../up/my_env.hpp"])
@@ -24,3 +24,9 @@ def test_a_file_is_kept_by_its_whole_path_and_shown_as_typed(name, tmp_path, mon
 )
 def test_other_names_stay_as_they_are(name):
     assert from_anywhere(name) == from_here(name) == name
+
+
+def test_an_environment_is_called_by_its_game_where_our_function_makes_many():
+    assert title("fugu.envs.atari:make", {"game": "ALE/Pong-v5"}) == "ALE/Pong-v5"
+    assert title("my.package:make", {"game": "chess"}) == "my.package:make"
+    assert title("cartpole", {}) == "cartpole"

@@ -138,9 +138,8 @@ def test_a_mujoco_task_reaches_the_published_level_of_stable_baselines(tmp_path)
 @pytest.mark.learning
 @pytest.mark.timeout(1800)
 def test_self_play_gets_stronger_than_what_it_was(tmp_path):
-    """0.85 lies below the worst seed seen (0.87): it says that the preset works, not that it is strong."""
     run = train("connect4", 0, tmp_path, algorithm="self_play")
     ratings = [row["self_play/rating"] for row in run.metrics()]
     quarters = [np.mean(part) for part in np.array_split(ratings, 4)]
     assert quarters[-1] > quarters[0] + 5, quarters
-    assert against_random(run, games=400)[0] >= 0.85
+    assert against_random(run, games=400)[0] >= 0.95

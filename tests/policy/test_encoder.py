@@ -118,6 +118,31 @@ def test_texts_with_other_words_have_other_features() -> None:
     assert torch.equal(features[0], features[2]) and not torch.allclose(features[0], features[1])
 
 
+def test_equal_texts_are_read_once_and_all_get_what_they_would_alone(monkeypatch) -> None:
+    torch.manual_seed(0)
+    part = Characters(8)
+    texts = torch.randint(97, 123, (5, 24), dtype=torch.uint8)
+    rows = texts[torch.tensor([3, 0, 3, 1, 4, 4, 2, 0])]
+    expected, seen, read = part._read(rows.long()), [], part._read
+    monkeypatch.setattr(part, "_read", lambda codes: seen.append(len(codes)) or read(codes))
+    got = part(rows)
+    assert seen == [5]
+    torch.testing.assert_close(got, expected)
+    got.sum().backward()
+    once = part.convolution.weight.grad.clone()
+    part.zero_grad()
+    expected.sum().backward()
+    torch.testing.assert_close(part.convolution.weight.grad, once)
+
+
+def test_a_text_that_never_changes_does_not_drown_the_rest() -> None:
+    """Its features and those of a grid of symbols begin at about the same size."""
+    torch.manual_seed(0)
+    grid = Encoder(Layout(gs.Box(0, 255, (7, 7, 3), BYTES)), 16)([torch.randint(0, 8, (64, 7, 7, 3), dtype=torch.uint8)])
+    text = Characters(16)(torch.randint(97, 123, (64, 53), dtype=torch.uint8))
+    assert text.square().mean() < grid.square().mean() < 10 * text.square().mean()
+
+
 def test_padding_of_a_sequence_needs_no_embedding_of_its_own() -> None:
     space = bound(gs.Sequence(gs.Discrete(100, start=50)), 3)
     layout = Layout(space)

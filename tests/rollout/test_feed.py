@@ -174,3 +174,31 @@ def test_a_batch_crosses_in_one_copy(monkeypatch):
         source.next(Remembering(vec.num_choices))
     assert len(crossed) == 2 * HORIZON
     assert all(array.dtype == "uint8" and array.ndim == 1 for array in crossed)
+
+
+@pytest.mark.parametrize(
+    ("env", "backend", "at_once"), [("CartPole-v1", "process", 4), ("CartPole-v1", "serial", 2), ("cartpole", "native", 2)]
+)
+def test_all_batches_step_at_once_unless_they_share_whoever_steps_them(monkeypatch, env, backend, at_once):
+    """Workers of one batch alone would stand idle half of the time; others are to step some while the GPU chooses for the rest."""
+    workers = {} if backend == "serial" else {"num_workers": 4}
+    with fugu.vector.make(env, 4, batch_size=1, backend=backend, infos="none", **workers) as vec:
+        source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device("cpu"))
+        source.restart(seed=3)
+        stepping, most, send, recv = 0, 0, vec.send, vec.recv
+
+        def counted_send(action):
+            nonlocal stepping, most
+            stepping += 1
+            most = max(most, stepping)
+            send(action)
+
+        def counted_recv():
+            nonlocal stepping
+            stepping -= 1
+            return recv()
+
+        monkeypatch.setattr(vec, "send", counted_send)
+        monkeypatch.setattr(vec, "recv", counted_recv)
+        source.next(Remembering(vec.num_choices))
+    assert most == at_once

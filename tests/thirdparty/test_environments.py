@@ -123,3 +123,30 @@ def test_atari_vector_env_is_taken_as_one_env():
         for _ in range(20):
             obs, *_ = vec.step(np.zeros(6, np.int64))
         assert obs.shape == (6, 4, 84, 84)
+
+
+@pytest.mark.extras
+def test_atari_games_are_what_gymnasiums_own_wrappers_make_of_them(capfd):
+    pytest.importorskip("cv2")
+    importlib.import_module("ale_py")
+    import gymnasium
+    from gymnasium import wrappers
+
+    from fugu.envs import atari
+
+    ours = atari.make("ALE/Breakout-v5")
+    assert "Arcade" not in "".join(capfd.readouterr()), "a banner in the dashboard"
+    theirs = gymnasium.make("ALE/Breakout-v5", frameskip=1)
+    theirs = wrappers.FrameStackObservation(wrappers.AtariPreprocessing(theirs, noop_max=30, frame_skip=4, screen_size=84), 4)
+    assert (ours.observation_space, ours.action_space) == (theirs.observation_space, theirs.action_space)
+    for one, other in zip(ours.reset(seed=3), theirs.reset(seed=3), strict=True):
+        np.testing.assert_equal(one, other)
+    ends = 0
+    for action in np.random.default_rng(0).integers(0, 4, 600):
+        one, other = ours.step(action), theirs.step(action)
+        np.testing.assert_equal(one[0], other[0])
+        assert one[1:4] == other[1:4]
+        if one[2] or one[3]:
+            ends += 1
+            np.testing.assert_equal(ours.reset()[0], theirs.reset()[0])
+    assert ends >= 1

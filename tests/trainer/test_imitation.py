@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shutil
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces as gs
 
 import fugu
+from fugu.algorithm.config import GRPOConfig
 from fugu.envs.reverse import examples
 from fugu.errors import ConfigError, FuguError
 from fugu.policy.actor_critic import make_policy
 from fugu.policy.config import PolicyConfig
 from fugu.policy.transformer import make_transformer
+from fugu.trainer.build import make_trainer
+from fugu.trainer.config import ImitationConfig, OptimizerConfig, TrainConfig
 from fugu.trainer.imitation import imitate, imitation_loss, save_weights
+from fugu.trainer.interrupt import Interrupt
+from fugu.vector.config import VectorConfig
 
 SMALL = PolicyConfig(net="transformer", width=16, layers=1)
 
@@ -59,6 +67,63 @@ def test_impossible_examples_and_diverging_losses_are_said():
         policy.head.bias.fill_(math.nan)
     with pytest.raises(FuguError, match="smaller learning_rate"):
         imitate(policy, obs, action, steps=1)
+
+
+class Echo(gymnasium.Env):
+    """Wants its prompt back; knows how that is done."""
+
+    observation_space = gs.MultiDiscrete([6] * 3)
+    action_space = gs.MultiDiscrete([6] * 4)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.prompt = self.np_random.integers(2, 6, 3)
+        return self.prompt, {}
+
+    def step(self, action):
+        return self.prompt, float((action == [*self.prompt, 1]).all()), True, False, {}
+
+    def examples(self, count, seed):
+        obs = np.random.default_rng(seed).integers(2, 6, (count, 3))
+        return obs, np.concatenate([obs, np.ones((count, 1), np.int64)], 1)
+
+
+SHOWN = TrainConfig(
+    env=f"{__file__}:Echo",
+    algorithm="grpo",
+    steps=64,
+    horizon=1,
+    threads=1,
+    vector=VectorConfig(num_envs=16, backend="serial"),
+    policy=SMALL,
+    grpo=GRPOConfig(group_size=4, reference_coef=0.1),
+    optimizer=OptimizerConfig(learning_rate=1e-12),
+    imitation=ImitationConfig(examples=50, example_steps=200, example_rate=1e-2),
+)
+
+
+def test_a_run_learns_first_from_what_its_environment_shows(tmp_path):
+    def played(config):
+        trainer = make_trainer(config, tmp_path)
+        try:
+            trainer.start()
+            return trainer.update(Interrupt())["episode/return"], trainer.algorithm.modules
+        finally:
+            trainer.source.vec.close()
+
+    score, modules = played(SHOWN)
+    assert score > 0.8 and played(dataclasses.replace(SHOWN, imitation=ImitationConfig()))[0] < 0.2
+    again = played(SHOWN)[1]
+    for name, weights in modules["policy"].state_dict().items():
+        assert torch.equal(weights, again["policy"].state_dict()[name])
+        assert torch.allclose(weights, modules["reference"].state_dict()[name], atol=1e-6)  # not what there was before
+    assert played(SHOWN.from_checkpoint())[0] < 0.2  # weights of a checkpoint are not taught again
+
+
+def test_environments_without_examples_say_so():
+    for env in ("reverse", "CartPole-v1"):
+        with pytest.raises(ConfigError, match="has no examples"):
+            make_trainer(dataclasses.replace(SHOWN, env=env, policy=PolicyConfig(), grpo=GRPOConfig(group_size=4)))
 
 
 SETTINGS = {"algorithm": "grpo", "num_envs": 16, "minibatch": None, "steps": 32, "board": "off", "width": 16, "layers": 1}

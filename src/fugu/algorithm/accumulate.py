@@ -11,6 +11,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fugu.algorithm.contract import Metrics
+from fugu.rollout.batch import Batch
+
+
+def in_parts(loss: Callable[[Batch], Any], batch: Batch, size: int, parameters: Iterable[Tensor]) -> tuple[Tensor, Metrics]:
+    """The loss of ``batch`` and its metrics, computed ``size`` segments at a time. ``loss`` gives a NamedTuple of scalars with a
+    ``total``, each of them a sum over rows that are weighed already."""
+    if size >= batch.segments:
+        whole = loss(batch)
+        return whole.total, _named([whole])
+    seen: list[Any] = []
+
+    def part(start: int) -> Tensor:
+        found = loss(batch.part(start, start + size))
+        seen.append(type(found)(*(value.detach() for value in found)))
+        return found.total
+
+    total = accumulated([lambda at=at: part(at) for at in range(0, batch.segments, size)], parameters)  # type: ignore[misc]
+    return total, _named(seen)
+
+
+def _named(parts: list[Any]) -> Metrics:
+    sums: dict[str, Any] = {field: sum(getattr(part, field) for part in parts) for field in parts[0]._fields}
+    return {f"loss/{name}": value.detach() for name, value in sums.items()}
+
 
 def accumulated(parts: Iterable[Callable[[], Tensor]], parameters: Iterable[Tensor]) -> Tensor:
     """The sum of ``parts``, each of which computes a scalar, differentiable with respect to ``parameters`` alone."""

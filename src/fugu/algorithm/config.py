@@ -144,6 +144,30 @@ class GRPOConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenPPOConfig:
+    """PPO over the tokens of whole answers, with a value for every token. Of ``ppo`` it reads clip, value_clip, value_huber,
+    value_coef, normalize_advantage and target_kl."""
+
+    token_gamma: float = 1.0
+    """discount per token, 0 to 1, in the place of ppo.gamma"""
+    token_lam: float = 0.95
+    """decay of the advantage estimate per token, 0 (one token) to 1 (whole episodes), in the place of ppo.lam"""
+    token_entropy: float = 0.0
+    """weight of the entropy, in the place of ppo.entropy_coef"""
+    episodes_at_once: int | None = None
+    """episodes per forward and backward pass; none: the whole minibatch. Takes less memory, changes nothing else"""
+
+    def __post_init__(self) -> None:
+        for field in ("token_gamma", "token_lam"):
+            if not 0 <= getattr(self, field) <= 1:
+                raise ConfigError(f"token_ppo.{field}={getattr(self, field)} must be between 0 and 1")
+        if not 0 <= self.token_entropy < math.inf:
+            raise ConfigError(f"token_ppo.token_entropy={self.token_entropy} must be 0 or above")
+        if self.episodes_at_once is not None and not self.episodes_at_once > 0:
+            raise ConfigError(f"token_ppo.episodes_at_once={self.episodes_at_once} must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
 class SelfPlayConfig:
     """Self-play of two players, with a pool of earlier versions of the policy."""
 
@@ -155,6 +179,8 @@ class SelfPlayConfig:
     """share of the games that are played against one of them; in the others both players learn"""
     choose: Literal["even", "hard"] = "even"
     """which one: any, or rather those that are hard to beat by their rating"""
+    noise: float = 0.0
+    """share of their moves that are drawn at random, so that what they lead to is not always the same"""
     opponents: tuple[str, ...] = ()
     """runs whose newest policies join the pool at the start"""
 
@@ -164,8 +190,9 @@ class SelfPlayConfig:
                 raise ConfigError(f"self_play.{field}={getattr(self, field)} must be at least 1")
         if self.choose not in ("even", "hard"):
             raise ConfigError(f"self_play.choose={self.choose!r} must be even or hard; type --self-play.choose hard")
-        if not 0 <= self.past <= 1:
-            raise ConfigError(f"self_play.past={self.past} must be between 0 and 1")
+        for field in ("past", "noise"):
+            if not 0 <= getattr(self, field) <= 1:
+                raise ConfigError(f"self_play.{field}={getattr(self, field)} must be between 0 and 1")
         if len(self.opponents) >= self.pool:
             raise ConfigError(
                 f"self_play.pool={self.pool} has no room for {len(self.opponents)} opponents and the policy itself; "
@@ -244,7 +271,7 @@ class SafeConfig:
     kd: float = 0.5
     """pid: weight of how fast the violation grows"""
     smoothing: float = 0.8
-    """pid: what is left of an old violation in the smoothed one after a batch, 0 to 1"""
+    """what is left of an old violation in the smoothed one after a batch, 0 to 1; pid reads it, and which checkpoint is the best"""
     delay: int = 10
     """pid: batches over which growth is measured"""
     cost_gamma: float = 0.99

@@ -49,6 +49,9 @@ class Algorithm(Protocol):
     @property
     def act(self) -> Actor: ...
 
+    def begin(self) -> None:
+        """The policy was changed from outside before its first batch, by imitation: what was copied from it is copied again."""
+
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch: ...
 
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]: ...
@@ -64,6 +67,11 @@ class Algorithm(Protocol):
 
     def finish(self, batch: Batch) -> Metrics:
         """After the last minibatch of a batch: what is to be said of it as a whole."""
+        ...
+
+    def merit(self, score: float) -> float | None:
+        """What checkpoints are compared by, to know the best: ``score``, the mean return of late, or what says more; None: this one
+        cannot be the best."""
         ...
 
     def fuse(self, config: TrainConfig) -> None:

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
 from fugu.advantage.group import group_advantage, group_differs, overlong_penalty
-from fugu.algorithm.accumulate import accumulated
+from fugu.algorithm.accumulate import in_parts
 from fugu.algorithm.config import GRPOConfig
 from fugu.algorithm.contract import Metrics
 from fugu.algorithm.group_losses import GroupLoss, GroupLossSettings, group_loss, token_weight
@@ -101,6 +101,10 @@ class GRPO:
             self.policy.distribution.to_env(drawn.action), drawn.state, {"action": drawn.action, "logprob": drawn.logprob}
         )
 
+    def begin(self) -> None:
+        if self.reference is not None:
+            self.modules["reference"].load_state_dict(self.modules["policy"].state_dict())
+
     @torch.no_grad()
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
         batch = batch.to(self.device)
@@ -128,19 +132,7 @@ class GRPO:
             weight=token_weight(counts, self.config.setting("average"), self.longest),
             share=token_weight(counts, "token", self.longest),
         )
-        size = self.config.micro_batch or batch.segments
-        if size >= batch.segments:
-            loss = self._loss(batch)
-            return loss.total, _named([loss])
-        seen: list[GroupLoss] = []
-
-        def part(start: int) -> Tensor:
-            loss = self._loss(batch.part(start, start + size))
-            seen.append(GroupLoss(*(value.detach() for value in loss)))
-            return loss.total
-
-        total = accumulated([lambda at=at: part(at) for at in range(0, batch.segments, size)], self.parameters)  # type: ignore[misc]
-        return total, _named(seen)
+        return in_parts(self._loss, batch, self.config.micro_batch or batch.segments, self.parameters)
 
     def _loss(self, batch: Batch) -> GroupLoss:
         judged = _judged(self.policy, batch)
@@ -188,6 +180,9 @@ class GRPO:
     def enough(self, metrics: Metrics) -> bool:
         return False
 
+    def merit(self, score: float) -> float | None:
+        return score
+
     @torch.no_grad()
     def finish(self, batch: Batch) -> Metrics:
         """What there was to learn from; and take the batch into the statistics of observations."""
@@ -226,8 +221,3 @@ class GRPO:
 
 def _judged(policy: Chooser, batch: Batch) -> Judged:
     return policy.judge(batch["obs"], batch.get("state"), batch["first"], batch["action"], batch.get("action_mask"))
-
-
-def _named(parts: list[GroupLoss]) -> Metrics:
-    sums: dict[str, Any] = {field: sum(getattr(part, field) for part in parts) for field in GroupLoss._fields}
-    return {f"loss/{name}": value.detach() for name, value in sums.items()}

@@ -3,7 +3,7 @@
 Once per batch ``update`` gets the mean cost of the episodes that finished in it, ``cost [costs]``, and moves ``value [costs]``, the
 multipliers, by the violation in units of the limit::
 
-    e = (cost - limit) / limit, between -1 and 1; with a limit of 0: 1 if anything was paid, else 0
+    e = (cost - limit) / limit, between -1 and 4; with a limit of 0: 1 if anything was paid, else 0
 
 - ``sgd``: ``value += rate * e``
 - ``adam``: the same step by Adam (Kingma & Ba 2015, arXiv:1412.6980), which moves about ``rate`` whatever the size of the violation
@@ -26,6 +26,10 @@ from fugu.algorithm.config import SafeConfig
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
+WORST = 4.0
+"""an episode that costs more than 1 + this times its limit counts as one that costs that: a policy that knows no limit yet would
+drive the price far beyond what is needed. Batches whose mean cost is high are rarer than low ones, so a lower bound would leave
+the mean above the limit"""
 
 
 class Multiplier(nn.Module):
@@ -58,6 +62,7 @@ class Multiplier(nn.Module):
         error = violation(cost.double(), self.limit)
         after = {"sgd": self._by_sgd, "adam": self._by_adam, "pid": self._by_pid}[self.config.multiplier](error)
         after["value"] = after["value"].clamp(0.0, self.config.multiplier_max)
+        after["smoothed"] = self._smooth(error)
         for name, changed in after.items():
             now = getattr(self, name)
             now.copy_(torch.where(finished > 0, changed, now))
@@ -76,17 +81,20 @@ class Multiplier(nn.Module):
     def _by_pid(self, error: Tensor) -> dict[str, Tensor]:
         c = self.config
         integral = (self.integral + c.ki * error).clamp(0.0, c.multiplier_max)  # bounded, or it would take long to come back
-        smoothed = c.smoothing * self.smoothed + (1 - c.smoothing) * error
+        smoothed = self._smooth(error)
         rise = (smoothed - self.history[0]).clamp(min=0.0)
         history = torch.cat([self.history[1:], smoothed[None]])
         value = c.kp * smoothed + integral + c.kd * rise
-        return {"value": value, "integral": integral, "smoothed": smoothed, "history": history}
+        return {"value": value, "integral": integral, "history": history}
+
+    def _smooth(self, error: Tensor) -> Tensor:
+        return self.config.smoothing * self.smoothed + (1 - self.config.smoothing) * error
 
 
 def violation(cost: Tensor, limit: Tensor) -> Tensor:
-    """By how much of the limit it was missed: 0 where it is kept exactly, -1 where nothing was paid, at most 1."""
+    """By how much of the limit it was missed: 0 where it is kept exactly, -1 where nothing was paid, at most ``WORST``."""
     relative = (cost - limit) / torch.where(limit > 0, limit, 1.0)
-    return torch.where(limit > 0, relative, (cost > 0).double()).clamp(-1.0, 1.0)
+    return torch.where(limit > 0, relative, (cost > 0).double()).clamp(-1.0, WORST)
 
 
 class CostMeter(nn.Module):

@@ -108,6 +108,9 @@ class PPO:
         """What it says now of the rows of a minibatch."""
         return self.policy(batch["obs"], batch.get("state"), batch["first"])
 
+    def begin(self) -> None:
+        """Nothing was copied."""
+
     @torch.no_grad()
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
         c = self.config
@@ -212,6 +215,9 @@ class PPO:
 
     def enough(self, metrics: Metrics) -> bool:
         return self.config.target_kl is not None and bool(metrics["loss/kl"] > self.config.target_kl)
+
+    def merit(self, score: float) -> float | None:
+        return score
 
     def fuse(self, config: TrainConfig) -> None:
         c = self.config

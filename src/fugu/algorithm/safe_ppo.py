@@ -38,6 +38,9 @@ from fugu.vector.vecenv import VecEnv
 if TYPE_CHECKING:
     from fugu.trainer.config import TrainConfig
 
+CLOSE = 0.1
+"""a limit counts as kept if it is missed by no more than this share of it, over the last few batches"""
+
 
 def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> SafePPO:
     costs = vec.spec.costs
@@ -157,6 +160,10 @@ class SafePPO(PPO):
         cost_loss = 0.5 * (row_weight(mask) * squared).sum()
         # the two share no weights, and each has its own optimizer and bound on the gradient: the policy learns as without it
         return total + self.config.value_coef * cost_loss, {**metrics, "loss/cost_value": cost_loss.detach()}
+
+    def merit(self, score: float) -> float | None:
+        """A policy that breaks a limit has no merit, whatever its return."""
+        return score if bool((self.multiplier.smoothed <= CLOSE).all()) else None
 
     @torch.no_grad()
     def finish(self, batch: Batch) -> Metrics:

@@ -102,13 +102,21 @@ class SelfPlay(PPO):
             rows = (player == number).nonzero().squeeze(1)
             out = self._version(number)(obs[rows], None if memory is None else memory[rows], first[rows])
             allowed = None if action_mask is None else action_mask[rows]
-            action, _ = distribution.sample_with_logprob(out.params, allowed, generator or self.generator)
+            drawn_from = self._distracted(out.params, generator or self.generator)
+            action, _ = distribution.sample_with_logprob(drawn_from, allowed, generator or self.generator)
             done.env_action[rows] = distribution.to_env(action)
             if done.state is not None:
                 done.state[rows] = out.state
         kept = player[:, None].to(state.dtype)
         after = kept if done.state is None else torch.cat([done.state, kept], 1)
         return Act(done.env_action, after, {**done.columns, "player": player})
+
+    def _distracted(self, params: Tensor, generator: torch.Generator) -> Tensor:
+        """What an earlier version draws from: with the chance of ``noise`` what a policy that knows nothing would."""
+        if self.settings.noise == 0:
+            return params
+        astray = torch.rand((len(params), 1), generator=generator, device=params.device) < self.settings.noise
+        return torch.where(astray, 0.0, params)
 
     def _seated(self, player: Tensor, first: Tensor, draws: torch.Generator) -> Tensor:
         """Who sits where, with new players, drawn from ``draws``, where a game begins: rows of a game are neighbours."""
@@ -183,6 +191,10 @@ class SelfPlay(PPO):
         self._points["games"] = float(len(scores))
         if scores:
             self._points["score"] = float(np.mean(scores))
+
+    def merit(self, score: float) -> float | None:
+        """Its rating: one player's gain is the other's loss, so returns say nothing."""
+        return self.ratings.players[0].rating
 
     @torch.no_grad()
     def finish(self, batch: Batch) -> Metrics:

@@ -33,7 +33,17 @@ EXTRAS = {
     "minigrid": (("minigrid",), "MiniGrid and BabyAI"),
     "plot": (("matplotlib",), "fugu plot"),
     "video": (("imageio_ffmpeg", "PIL"), "fugu video"),
+    "tokens": (("tokenizers",), "Hugging Face tokenizers"),
+    "memory": (("hnswlib", "usearch"), "approximate search in large memories"),
 }
+
+LEVELS = {
+    3: "programs run in namespaces of their own",
+    2: "no namespaces; programs see few files and no network",
+    1: "no namespaces, no Landlock; programs can read files, but not write or connect",
+    0: "limits only; programs would have the rights of their user, so coding environments refuse to start",
+}
+"""what a level of the sandbox means"""
 
 NOT_MISSED = "none, which only a GPU needs"
 
@@ -77,7 +87,17 @@ def main(argv: list[str]) -> int:
 
 def examine() -> Iterator[Item]:
     """Everything there is to know, one item at a time; a part that raises is broken and the others go on."""
-    parts: tuple[Callable[[], Iterator[Item]], ...] = (_python, _native, _torch, _cuda, _machine, _sharing, _process, _extras)
+    parts: tuple[Callable[[], Iterator[Item]], ...] = (
+        _python,
+        _native,
+        _torch,
+        _cuda,
+        _machine,
+        _sharing,
+        _process,
+        _sandbox,
+        _extras,
+    )
     for part in parts:
         try:
             yield from part()
@@ -244,6 +264,25 @@ def _process() -> Iterator[Item]:
             vec.step([0, 1])
     how = "waits on a futex" if native is not None else "polls: the native core is missing"
     yield Item("process backend", "ok", f"a worker started, stepped and ended in {time.perf_counter() - start:.1f} s; {how}")
+
+
+def _sandbox() -> Iterator[Item]:
+    """How well programs that an agent wrote can be kept apart; only coding environments miss it."""
+    from fugu.envs.coding.sandbox import probe
+    from fugu.errors import SandboxError
+
+    try:
+        report = probe.examine()
+    except SandboxError as error:
+        yield Item("sandbox", "info", str(error))
+        return
+    found = f"level {report.level} of 3: {LEVELS[report.level]}"
+    if not report.missing:
+        yield Item("sandbox", "ok", f"{found}; fugu sandbox tries it")
+        return
+    fixes = dict.fromkeys(f"{name}: {remedy}" for name, remedy in report.remedies().items())
+    status: Status = "ok" if report.level == 3 else "warning"
+    yield Item("sandbox", status, f"{found}, without {', '.join(report.missing)}", "\n".join(fixes))
 
 
 def _extras() -> Iterator[Item]:

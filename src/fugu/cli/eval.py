@@ -11,7 +11,7 @@ import tyro
 
 from fugu.cli.options import PolicyOptions, console, parse, take_env_kwargs
 from fugu.emulation.env import cost_metric
-from fugu.emulation.place import from_here
+from fugu.emulation.place import title
 from fugu.errors import ConfigError, FuguError
 
 
@@ -29,6 +29,8 @@ class Options(PolicyOptions):
     """to play; with several agents each one's counts"""
     num_envs: int | None = None
     """environments that play at once; default: one per episode, up to 64"""
+    device: str = "cpu"
+    """where the policy computes: cpu, or cuda where a large network would hold the environments up"""
     json: str = ""
     """also write the JSON to this file; - prints it instead of anything else"""
 
@@ -46,7 +48,7 @@ def main(argv: list[str]) -> int:
 
     run = Run(options.run, options.runs)
     num_envs = options.num_envs or min(options.episodes, 64)
-    with Player(run, which, num_envs=num_envs, seed=options.seed, env_kwargs=env_kwargs) as player:
+    with Player(run, which, num_envs=num_envs, seed=options.seed, device=options.device, env_kwargs=env_kwargs) as player:
         result = player.evaluate(options.episodes, greedy=options.greedy)
         step = player.step
     report: dict[str, Any] = {
@@ -69,7 +71,9 @@ def main(argv: list[str]) -> int:
     low, high = result.interval
     out = console()
     actions = "most likely actions" if options.greedy else "actions drawn"
-    out.print(f"{run.path}: {from_here(run.config.env)}, checkpoint of step {step:,}, {actions}, seed {options.seed}")
+    out.print(
+        f"{run.path}: {title(run.config.env, run.config.env_kwargs)}, checkpoint of step {step:,}, {actions}, seed {options.seed}"
+    )
     out.print(f"  episodes      {result.episodes}")
     out.print(f"  mean return   {result.mean:.2f}   95% interval {low:.2f} to {high:.2f}")
     out.print(f"  lowest        {min(result.returns):.2f}")

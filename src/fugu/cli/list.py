@@ -70,7 +70,7 @@ def environments() -> tuple[dict[str, list[str]], dict[str, str]]:
     """Group -> names that can be made, and group -> what to install for those that cannot."""
     import gymnasium
 
-    from fugu.emulation.factory import REGISTERING
+    from fugu.emulation.factory import NAMED, REGISTERING
     from fugu.emulation.native import names
 
     with warnings.catch_warnings():
@@ -79,10 +79,11 @@ def environments() -> tuple[dict[str, list[str]], dict[str, str]]:
             if importlib.util.find_spec(package) is not None:
                 _register(gymnasium, package)
     groups: dict[str, list[str]] = {NATIVE: list(names())} if names() else {}
+    groups["fugu"] = list(NAMED)
     missing: dict[str, str] = {}
     for name, spec in gymnasium.registry.items():
         group = _group(spec)
-        if group is None or group == "fugu":  # our own ids are other names of the native ones
+        if group is None or group == "fugu":  # our own ids are other names of these
             continue
         modules, install = PARTS.get(group.removeprefix("gymnasium "), ((), ""))
         if any(importlib.util.find_spec(module) is None for module in modules):

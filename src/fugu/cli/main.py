@@ -25,14 +25,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "play": ("fugu.cli.play", "watch a run's policy in the terminal, or drive an environment yourself"),
     "runs": ("fugu.cli.runs", "the runs there are, and how far they got"),
     "plot": ("fugu.cli.plot", "the curves of one or several runs as a picture"),
+    "judge": ("fugu.cli.judge", "score a file of programs that were written for tasks: pass@k"),
     "ratings": ("fugu.cli.ratings", "how strong the versions of a policy are that play against each other"),
     "list": ("fugu.cli.list", "the environments that can be made by name here"),
     "check": ("fugu.cli.check", "find everything that is wrong with an environment, with fixes"),
     "autotune": ("fugu.cli.autotune", "measure which vector settings are fastest for an environment"),
     "bench vector": ("fugu.cli.bench", "steps per second of our backends, and of other libraries"),
     "doctor": ("fugu.cli.doctor", "what this machine and installation can do"),
+    "sandbox": ("fugu.cli.sandbox", "how well programs are kept apart here, tried, and how fast they run"),
     "build": ("fugu.cli.build", "compile a native environment of your own, with sanitizers if asked to"),
     "new env": ("fugu.cli.new", "write a small environment to start from"),
+    "new tasks": ("fugu.cli.new_tasks", "write built-in coding tasks to a file, for fugu judge"),
     "new policy": ("fugu.cli.new_policy", "write a small network to start from, for fugu train --policy"),
 }
 

@@ -184,13 +184,16 @@ def _picture(scene: Scene) -> np.ndarray | None:
 
 
 def _show(screen: Screen, scene: Scene, title: str, hint: str) -> None:
-    moment, picture = scene.moment, _picture(scene)
+    moment, text = scene.moment, scene.text()
+    picture = None if text is not None else _picture(scene)
     end = "   episode over" if moment.over else ""
     lines = [
         f"episode {moment.episode}   step {moment.step}   reward {moment.reward:g}   return {moment.total:g}{end}",
         f"{hint}   ({title})",
     ]
-    screen.show(picture, lines if picture is not None else [_observation(scene), *lines])
+    if picture is None:
+        lines = [*(_observation(scene) if text is None else text).splitlines(), "", *lines]
+    screen.show(picture, lines)
 
 
 def _observation(scene: Scene) -> str:
@@ -204,4 +207,7 @@ def _line(scene: Scene) -> str:
         "-" if moment.action is None else str(moment.action.tolist() if len(moment.action) > 1 else moment.action[0].tolist())
     )
     end = " over" if moment.over else ""
+    if (text := scene.text()) is not None:
+        shown = "".join(f"  {line}\n" for line in text.splitlines())
+        return f"episode {moment.episode} step {moment.step} reward {moment.reward:g} return {moment.total:g}{end}\n{shown}"
     return f"episode {moment.episode} step {moment.step} action {action} reward {moment.reward:g} return {moment.total:g}{end}"

@@ -111,7 +111,7 @@ def _next_commands(run: Run) -> int:
     no_target = "" if run.config.target is None else " --target None"
     commands = (
         (f"{program} eval {run.path}", "how good is it, over 100 episodes"),
-        (f"{program} video {run.path}", "see it play"),
+        _to_watch(program, run),
         (f"{program} plot {run.path}", "the curves of the training"),
         (f"{program} train --resume {run.path} --steps {2 * run.config.steps}{no_target}", "train on"),
     )
@@ -119,6 +119,12 @@ def _next_commands(run: Run) -> int:
     for command, what in commands:
         out.print(f"  {command:{width}}  # {what}", soft_wrap=True)
     return 0
+
+
+def _to_watch(program: str, run: Run) -> tuple[str, str]:
+    if run.config.policy.net == "transformer":
+        return f"{program} play {run.path}", "read what it writes"
+    return f"{program} video {run.path}", "see it play"
 
 
 def _program() -> str:

@@ -1,9 +1,9 @@
 """Environments of any make behind one contract: ``Env`` writes its agents' rows into memory it is given."""
 
-from fugu.emulation.env import Env, EnvSpec, Rows, spec_of
+from fugu.emulation.env import Deferred, Env, EnvSpec, Rows, spec_of
 from fugu.emulation.factory import Factory, emulate, factories
 
-__all__ = ["Env", "EnvSpec", "Factory", "Rows", "check_env", "emulate", "factories", "spec_of"]
+__all__ = ["Deferred", "Env", "EnvSpec", "Factory", "Rows", "check_env", "emulate", "factories", "spec_of"]
 
 
 def __getattr__(name: str) -> object:

@@ -121,7 +121,11 @@ class Env(Protocol):
     ``observation_space`` and ``action_space`` are those of one agent. ``reset`` and ``step`` write into ``out`` (see
     ``Rows``) and return the non-empty infos by agent, or None. ``action`` is ``[num_agents, *row_shape]`` of the action layout
     and is only valid during the call. An env whose steps have costs beside their reward names them in an attribute ``costs`` and
-    writes ``out.cost``.
+    writes ``out.cost``. What an episode is to be remembered by beside its return, named numbers, stands in the info of its last step
+    as ``episode_log``; their means are logged.
+
+    An env whose steps are computed elsewhere, by other processes or a service, can have the members of ``Deferred`` as well. Then
+    the steps of many envs are under way at once, in one process.
     """
 
     observation_space: gs.Space
@@ -133,6 +137,43 @@ class Env(Protocol):
     def step(self, action: np.ndarray, out: Rows) -> Infos | None: ...
 
     def close(self) -> None: ...
+
+
+class Waiter(Protocol):
+    """Waits for whatever the envs that share it have under way."""
+
+    def wait(self, timeout: float) -> None:
+        """Return when a step of one of them may have become ready, at the latest after ``timeout`` seconds."""
+        ...
+
+
+@runtime_checkable
+class Deferred(Env, Protocol):
+    """An ``Env`` whose steps are computed elsewhere while others are set going: ``step`` is ``begin``, wait until ``ready``,
+    ``finish``. ``reset`` and ``close`` may come in between, and drop what is under way."""
+
+    waiter: Waiter
+    """the same object for all envs that one wait can serve"""
+
+    def begin(self, action: np.ndarray, out: Rows) -> None:
+        """Set a step going and return at once. ``action`` is only valid during the call; ``out`` is given again to ``finish``."""
+        ...
+
+    def ready(self) -> bool:
+        """Whether ``finish`` would return at once; once it is so it stays so. Returns at once itself."""
+        ...
+
+    def finish(self, out: Rows) -> Infos | None:
+        """Write what came of the step, as ``step`` does."""
+        ...
+
+
+DEFERRED = ("begin", "ready", "finish", "waiter")
+
+
+def is_deferred(env: Any) -> bool:
+    """Whether ``env``, an instance or a class, has all members that let its steps be computed elsewhere."""
+    return all(hasattr(env, name) for name in DEFERRED)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """What a user calls an environment -> factories that build it as a ``fugu.Env``, here or in another process.
 
-Accepted: the name of a native environment (``cartpole``), a Gymnasium id (``CartPole-v1``, ``module:Id-v0``), ``module:Class``,
-``file.py:Class``, ``my_env.h``, a class, a callable that returns an environment, or a list of these; environments are Gymnasium's,
-PettingZoo's, ``fugu.Env`` or a ``TensorEnv`` (emulation/tensor.py). A ``Factory`` is small and travels by cloudpickle.
+Accepted: the name of an environment of ours (``cartpole``, ``coding``), a Gymnasium id (``CartPole-v1``, ``module:Id-v0``),
+``module:Class``, ``file.py:Class``, ``my_env.h``, a class, a callable that returns an environment, or a list of these; environments are
+Gymnasium's, PettingZoo's, ``fugu.Env`` or a ``TensorEnv`` (emulation/tensor.py). A ``Factory`` is small and travels by cloudpickle.
 """
 
 from __future__ import annotations
@@ -137,6 +137,9 @@ def _maker(env: Any) -> Callable[..., Any]:
 
 def _from_name(name: str) -> Callable[..., Any]:
     """A native environment, ``my_env.h``, ``file.py:Class``, ``module:Class``, ``module:GymId`` or ``GymId``."""
+    if name in NAMED:
+        where, _, what = NAMED[name].partition(":")
+        return attribute(importlib.import_module(where), what, where)
     if is_name(name):
         return functools.partial(NativeEnv, name)
     if is_built(name):
@@ -162,9 +165,14 @@ def _from_name(name: str) -> Callable[..., Any]:
     if name not in gymnasium.registry:
         _register_known()
     if name not in gymnasium.registry:
-        raise ConfigError(f"no environment {name!r} is registered.{did_you_mean(name, [*names(), *gymnasium.registry])}")
+        raise ConfigError(
+            f"no environment {name!r} is registered.{did_you_mean(name, [*names(), *NAMED, *gymnasium.registry])}"
+        )
     return _Registered(gymnasium.spec(name))
 
+
+NAMED = {"coding": "fugu.envs.coding.env:Coding"}
+"""environments of ours in Python: what people type -> where they are"""
 
 REGISTERING = ("fugu.envs", "ale_py", "minigrid", "nle", "minihack")
 """packages whose ids people type without importing them first"""

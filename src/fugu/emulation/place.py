@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fugu.emulation.build import is_built
 
@@ -18,6 +20,12 @@ def from_here(name: str) -> str:
     """The other way round, where that is shorter."""
     file, rest = _file(name)
     return min(file, os.path.relpath(file), key=len) + rest if file else name
+
+
+def title(name: str, settings: Mapping[str, Any]) -> str:
+    """An environment as people call it: its name from here, or the game where one function of ours makes many."""
+    game = settings.get("game")
+    return game if isinstance(game, str) and name.startswith("fugu.envs.") else from_here(name)
 
 
 def _file(name: str) -> tuple[str, str]:

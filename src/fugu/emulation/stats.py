@@ -25,6 +25,8 @@ class EpisodeStats:
         self.costs = np.zeros((num_agents, len(costs)), np.float64)
         self._ended_costs = np.zeros(len(costs), np.float64)
         self._ended = (0, 0.0, 0.0)
+        self._logged: dict[str, float] = {}
+        """sums of what environments log of their episodes, by name"""
 
     def start(self, agents: slice) -> None:
         self.returns[agents] = 0
@@ -60,6 +62,8 @@ class EpisodeStats:
             }
             if self.names:
                 episode["c"] = self.costs[agent].tolist()
+            for name, number in rows.infos.get(agent, {}).get("episode_log", {}).items():
+                self._logged[name] = self._logged.get(name, 0.0) + number
             # a new dict: the env may keep its own. Its own "episode", from a wrapper it has, stays
             rows.infos[agent] = {"episode": episode, **rows.infos.get(agent, {})}
             self.returns[agent] = 0
@@ -68,8 +72,9 @@ class EpisodeStats:
             self.started[agent] = now
 
     def drain(self) -> tuple[int, float, float, dict[str, float]]:
-        """Episodes ended since the last call, their summed returns, lengths and costs; no named values of the environment."""
+        """Episodes ended since the last call, their summed returns and lengths, and the sums of what was logged and paid, by name."""
         ended, self._ended = self._ended, (0, 0.0, 0.0)
         costs = dict(zip(self.names, self._ended_costs.tolist(), strict=True))
         self._ended_costs[...] = 0
-        return (*ended, costs)
+        logged, self._logged = self._logged, {}
+        return (*ended, {**logged, **costs})

@@ -18,6 +18,8 @@ def make(game: str, *, stack: int = 4, frameskip: int = 4, **kwargs: Any) -> gym
         raise MissingExtra(game, "atari") from None
     cv2.setNumThreads(1)  # a frame is small; threads of its own in every worker only get in each other's way
     gymnasium.register_envs(ale_py)
-    env = gymnasium.make(game, frameskip=1, **kwargs)
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # or every worker prints a banner into the dashboard
+    # the wrapper below reads the grey screen itself; what the game returns each frame is thrown away, so let it be the cheaper one
+    env = gymnasium.make(game, frameskip=1, **{"obs_type": "grayscale", **kwargs})
     env = gymnasium.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=frameskip, screen_size=84)
     return gymnasium.wrappers.FrameStackObservation(env, stack)

@@ -1,6 +1,7 @@
 """A policy that writes: the prompt is the observation, the whole answer is one action, token by token (a causal transformer).
 
-In: ``obs [*batch, prompt]``, whole numbers, 0 where a prompt is shorter than there is room for. Out: ``action [*batch, tokens]``,
+In: ``obs [*batch, prompt]``, whole numbers, 0 where a prompt is shorter than there is room for; or rows of a Dict whose part ``tokens``
+is that, and whose other parts are not looked at. Out: ``action [*batch, tokens]``,
 an answer that ends with ``END``, after which there is nothing (0), or was cut off where there was no more room. One vocabulary
 serves both.
 
@@ -24,6 +25,7 @@ from fugu.policy.choices import Drawn, Judged
 from fugu.policy.config import PolicyConfig
 from fugu.policy.distribution import Distribution
 from fugu.spaces import Layout
+from fugu.spaces.views import leaf_tensors
 
 NOTHING, END = 0, 1
 """tokens with a meaning of their own"""
@@ -49,7 +51,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.obs_layout = Layout(observation_space)
-        self.prompt, read = _prompt(self.obs_layout)
+        self._leaf = _tokens_leaf(self.obs_layout)
+        self.prompt, read = _prompt(self.obs_layout, self._leaf)
         self.tokens, written = _answer(action_space)
         self.distribution = Distribution(action_space)
         self.choices = written
@@ -83,7 +86,7 @@ class Transformer(nn.Module):
         greedy: bool = False,
     ) -> Drawn:
         """Until every row has ended. ``state`` and ``first`` mean nothing here: all there is to know is in the prompt."""
-        prompt = obs.long()
+        prompt = self._read_prompt(obs)
         length = (prompt != NOTHING).sum(1)
         action = prompt.new_zeros((len(prompt), self.tokens))
         logprob = torch.zeros((len(prompt), self.tokens), device=prompt.device)
@@ -118,8 +121,12 @@ class Transformer(nn.Module):
     # --- reading what was written ---
 
     def judge(self, obs: Tensor, state: Tensor | None, first: Tensor, action: Tensor, action_mask: Tensor | None) -> Judged:
+        return self.read(obs, action, action_mask)[0]
+
+    def read(self, obs: Tensor, action: Tensor, action_mask: Tensor | None) -> tuple[Judged, Tensor]:
+        """``judge``, and ``[*batch, tokens, width]``: what each token was chosen from, for a critic to read."""
         batch = action.shape[:-1]
-        prompt, answer = obs.long().reshape(-1, self.prompt), action.long().reshape(-1, self.tokens)
+        prompt, answer = self._read_prompt(obs).reshape(-1, self.prompt), action.long().reshape(-1, self.tokens)
         begin = torch.full_like(prompt[:, :1], self._begin)
         reading = torch.cat([prompt, begin, answer[:, :-1]], 1)  # [rows, prompt + tokens]
         index = torch.arange(reading.shape[1], device=reading.device)
@@ -128,11 +135,13 @@ class Transformer(nn.Module):
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.in_bf16):
             for block in self.blocks:
                 x = block(x, seen)
-        logits = self._logits(self.norm(x[:, self.prompt :]), self._allowed(action_mask), slice(None))
+        hidden = self.norm(x[:, self.prompt :])
+        logits = self._logits(hidden, self._allowed(action_mask), slice(None))
         logp = logits.log_softmax(-1)  # [rows, tokens, choices]
         logprob = logp.gather(-1, answer[..., None])[..., 0]
         entropy = -(logp.exp() * logp).sum(-1)
-        return Judged(logprob.reshape(*batch, self.tokens), entropy.reshape(*batch, self.tokens))
+        judged = Judged(logprob.reshape(*batch, self.tokens), entropy.reshape(*batch, self.tokens))
+        return judged, hidden.reshape(*batch, self.tokens, -1)
 
     def counts(self, action: Tensor) -> Tensor:
         """All tokens up to the end, the end included."""
@@ -144,6 +153,10 @@ class Transformer(nn.Module):
 
     def observe(self, obs: Tensor, mask: Tensor | None = None) -> None:
         """Tokens are not normalised."""
+
+    def _read_prompt(self, obs: Tensor) -> Tensor:
+        """``[*batch, prompt]``"""
+        return leaf_tensors(self.obs_layout, obs)[self._leaf].long()
 
     @property
     def _begin(self) -> int:
@@ -172,14 +185,21 @@ def _sampled(logits: Tensor, generator: torch.Generator) -> Tensor:
     return (weights <= drawn * weights[:, -1:]).sum(-1)
 
 
-def _prompt(layout: Layout) -> tuple[int, int]:
-    """Room for tokens, and how many different ones there are."""
-    leaf = layout.leaves[0] if len(layout.leaves) == 1 else None
+def _tokens_leaf(layout: Layout) -> int:
+    """Which part of an observation is the prompt: the only one there is, or the one called ``tokens``."""
+    found = [k for k, leaf in enumerate(layout.leaves) if len(layout.leaves) == 1 or leaf.path == ("tokens",)]
+    leaf = layout.leaves[found[0]] if found else None
     if leaf is None or len(leaf.shape) != 1 or leaf.dtype.kind not in "iu" or math.prod(leaf.shape) == 0:
         raise ConfigError(
-            f"policy.net=transformer reads a prompt of tokens, a MultiDiscrete or a Box of whole numbers with one axis, or a Text; "
-            f"got {layout.space}. Type --policy.net default for other observations"
+            f"policy.net=transformer reads a prompt of tokens, a MultiDiscrete or a Box of whole numbers with one axis, or a Text, or "
+            f"a Dict with such a part called tokens; got {layout.space}. Type --policy.net default for other observations"
         )
+    return found[0]
+
+
+def _prompt(layout: Layout, index: int) -> tuple[int, int]:
+    """Room for tokens, and how many different ones there are."""
+    leaf = layout.leaves[index]
     space = leaf.space
     if isinstance(space, gs.MultiDiscrete):
         return leaf.shape[0], int(space.nvec.max())
@@ -189,7 +209,8 @@ def _prompt(layout: Layout) -> tuple[int, int]:
                 f"policy.net=transformer: tokens must be from 0 to 1,048,575, got {space}; give the Box these bounds"
             )
         return leaf.shape[0], int(space.high.max()) + 1
-    return leaf.shape[0], len(layout.root.characters or ()) + 1
+    node = layout.root if layout.root.leaf == index else next(child for child in layout.root.children if child.leaf == index)
+    return leaf.shape[0], len(node.characters or ()) + 1
 
 
 def _answer(space: gs.Space) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fugu.presets import arcade, atari, classic, gpu, grpo, minigrid, mujoco, pettingzoo, safe, sanity, teams
+from fugu.presets import arcade, atari, classic, coding, gpu, grpo, minigrid, mujoco, pettingzoo, safe, sanity, teams
 from fugu.presets.general import general
 from fugu.trainer.config import TrainConfig
 
@@ -21,13 +21,15 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     **pettingzoo.PRESETS,
     **atari.PRESETS,
     **safe.FREE,
+    **coding.GRPO,
 }
 """environment -> its config"""
 
 BY_ALGORITHM: Mapping[str, Mapping[str, Callable[[], TrainConfig]]] = {
     "safe_ppo": safe.PRESETS,
     "mappo": teams.PRESETS,
-    "grpo": grpo.PRESETS,
+    "grpo": {**grpo.PRESETS, **coding.GRPO},
+    "token_ppo": {**grpo.TOKEN_PPO, **coding.TOKEN_PPO},
     "self_play": arcade.SELF_PLAY,
 }
 """algorithm -> environment -> its config"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fugu.algorithm.config import PPOConfig
+from fugu.algorithm.config import PPOConfig, SelfPlayConfig
 from fugu.policy.config import PolicyConfig
 from fugu.trainer.config import OptimizerConfig, TrainConfig
 from fugu.vector.config import VectorConfig
@@ -34,8 +34,10 @@ SELF_PLAY: Mapping[str, Callable[[], TrainConfig]] = {
         horizon=16,
         epochs=4,
         vector=VectorConfig(num_envs=1024),
-        policy=PolicyConfig(hidden=(128, 128), activation="relu", kinds=3),
+        policy=PolicyConfig(hidden=(256, 128), activation="relu", kinds=3),
         ppo=PPOConfig(normalize_value=True, entropy_final=0.0),
+        # opponents that stray lead to boards that good players never see, and threats on them must be blocked as well
+        self_play=SelfPlayConfig(past=0.8, noise=0.5),
         optimizer=OptimizerConfig(learning_rate=1e-3),
     ),
 }

@@ -1,9 +1,9 @@
-"""Group-relative policy optimization: whole episodes, in groups that begin alike. The horizon is the longest episode there can be."""
+"""Learning from whole episodes, in groups that begin alike (GRPO) or by tokens. The horizon is the longest episode there can be."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from fugu.algorithm.config import GRPOConfig
 from fugu.policy.config import PolicyConfig
@@ -13,6 +13,24 @@ from fugu.vector.config import VectorConfig
 
 def _grpo(env: str, **changes: Any) -> TrainConfig:
     return TrainConfig(env=env, algorithm="grpo", **changes)
+
+
+def _reverse(algorithm: Literal["grpo", "token_ppo"]) -> TrainConfig:
+    """32 prompts x 8 answers, two gradient steps each. From nothing it is hardly ever right, so parts of an answer are paid as well;
+    with weights to begin with (--policy.start) --env.partial 0 will do."""
+    return TrainConfig(
+        env="reverse",
+        algorithm=algorithm,
+        env_kwargs={"partial": 1.0},
+        steps=50_000,
+        horizon=1,
+        minibatch=128,
+        threads=1,
+        vector=VectorConfig(num_envs=256, num_workers=1),
+        policy=PolicyConfig(net="transformer"),
+        grpo=GRPOConfig(group_size=8),
+        optimizer=OptimizerConfig(learning_rate=1e-3, schedule="constant", max_grad_norm=1.0),
+    )
 
 
 PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
@@ -26,18 +44,7 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
         policy=PolicyConfig(hidden=(64, 64)),
         optimizer=OptimizerConfig(learning_rate=3e-3),
     ),
-    # 32 prompts x 8 answers, two gradient steps each. From nothing it is hardly ever right, so parts of an answer are paid as well;
-    # with weights to begin with (--policy.start) --env.partial 0 will do.
-    "reverse": lambda: _grpo(
-        "reverse",
-        env_kwargs={"partial": 1.0},
-        steps=50_000,
-        horizon=1,
-        minibatch=128,
-        threads=1,
-        vector=VectorConfig(num_envs=256, num_workers=1),
-        policy=PolicyConfig(net="transformer"),
-        grpo=GRPOConfig(group_size=8),
-        optimizer=OptimizerConfig(learning_rate=1e-3, schedule="constant", max_grad_norm=1.0),
-    ),
+    "reverse": lambda: _reverse("grpo"),
 }
+
+TOKEN_PPO: Mapping[str, Callable[[], TrainConfig]] = {"reverse": lambda: _reverse("token_ppo")}

@@ -70,7 +70,7 @@ def _velocity(task: str) -> TrainConfig:
         minibatch=500,
         vector=VectorConfig(num_envs=8),
         policy=dataclasses.replace(base.policy, hidden=(64, 64)),
-        safe=SafeConfig(limit=(25.0,)),
+        safe=SafeConfig(limit=(25.0,), ki=0.1),
         optimizer=dataclasses.replace(base.optimizer, final_rate=0.2),
     )
 

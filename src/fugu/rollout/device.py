@@ -184,6 +184,10 @@ class DeviceRollout:
         if self._state is not None:
             self._state.zero_()
 
+    @property
+    def can_snapshot(self) -> bool:
+        return self.vec.can_snapshot
+
     def snapshot(self) -> dict[str, Tensor]:
         """What a checkpoint needs to go on between two batches exactly here."""
         saved = {f"vec.{name}": tensor for name, tensor in self.vec.snapshot().items()}

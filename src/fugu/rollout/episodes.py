@@ -245,8 +245,11 @@ class Episodes:
         self._seeds.manual_seed(seed)
         self.vec.drain_log()
 
+    can_snapshot = True
+    """whatever the environments are: between two batches nothing of them is needed"""
+
     def snapshot(self) -> dict[str, Tensor]:
-        return {"seeds": self._seeds.get_state()} if self.vec.can_snapshot else {}
+        return {"seeds": self._seeds.get_state()}
 
     def took(self, saved: Mapping[str, Tensor]) -> bool:
         return "seeds" in saved

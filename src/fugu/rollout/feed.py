@@ -5,7 +5,8 @@ Rows cross once, in one copy (``rollout/transfer.py``) straight from the memory 
 actions come back the same way. What one batch needs at one time (copy rows, choose, keep, copy actions) is recorded as a CUDA graph,
 so that it costs the host one launch.
 
-Half of the batches step at a time while the GPU works on the others. Every batch has a stream, random numbers and memory for its
+Where all batches share their threads, half of them step while the GPU works on the others; where each has workers of its own, a
+batch steps as soon as its actions are there (``VecEnv.stepping_at_once``). Every batch has a stream, random numbers and memory for its
 graphs of its own (``Lane``), so that the work of two of them may overlap. What comes of a batch depends on that batch alone, so that
 results do not depend on timing.
 """
@@ -61,8 +62,6 @@ class Feed(Saved):
         self._seed(vec.config.seed)
         self._act: Actor | None = None
         self._said = False
-        self._ahead = max(1, len(vec.groups) // 2)
-        """batches that step at a time"""
 
     @property
     def segments(self) -> int:
@@ -106,13 +105,13 @@ class Feed(Saved):
             self.vec.park()
         stepping = 0
         while waiting or stepping:
-            stepping += self._send(waiting, self._ahead - stepping, wait=True)
+            stepping += self._send(waiting, self.vec.stepping_at_once - stepping, wait=True)
             with self._clock("env"):
                 rows = self.vec.recv()
                 self.vec.park()
             stepping -= 1
             # cores that have nothing to do come first: launching takes the host a while
-            stepping += self._send(waiting, self._ahead - stepping, wait=False)
+            stepping += self._send(waiting, self.vec.stepping_at_once - stepping, wait=False)
             t = time[rows.agents.start] = time[rows.agents.start] + 1
             self._launch(rows, t)
             if t < self.horizon:

@@ -72,9 +72,13 @@ class Saved:
     def drain_log(self) -> EpisodeLog:
         return self.vec.drain_log()
 
+    @property
+    def can_snapshot(self) -> bool:
+        return self.vec.can_snapshot
+
     def snapshot(self) -> dict[str, Tensor]:
         """What a checkpoint needs to go on between two batches exactly here; empty if the environments cannot be saved."""
-        if not self.vec.can_snapshot:
+        if not self.can_snapshot:
             return {}
         saved = {name: torch.from_numpy(array) for name, array in self.vec.snapshot().items()}
         if self._state is not None:

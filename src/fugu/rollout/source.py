@@ -51,6 +51,11 @@ class Source(Protocol):
         """Start all environments anew."""
         ...
 
+    @property
+    def can_snapshot(self) -> bool:
+        """Whether a checkpoint can hold all that is needed to go on between two batches; else environments start anew there."""
+        ...
+
     def snapshot(self) -> dict[str, Tensor]:
         """What a checkpoint needs to go on between two batches exactly here; empty if the environments cannot be saved."""
         ...

@@ -41,6 +41,8 @@ class Header:
     run: str
     env: str
     total_steps: int
+    from_step: int = 0
+    """where this process took the run up"""
     device: str = "cpu"
     native: bool = False
     """whether the environments are stepped by native threads"""
@@ -148,7 +150,7 @@ def limits(metrics: Mapping[str, float], header: Header) -> str:
 def plain(header: Header, progress: Progress) -> str:
     """The same in one line, for a log file."""
     metrics = progress.metrics
-    steps = metrics.get("steps", 0)
+    steps = metrics.get("steps", header.from_step)
     parts = [f"{duration(progress.uptime)} {number(steps)}/{number(header.total_steps)} steps"]
     if math.isfinite(progress.rate):
         parts.append(f"{number(progress.rate)} steps/s")
@@ -245,7 +247,7 @@ def clean(text: str) -> str:
 
 def _top(header: Header, progress: Progress, width: int, glyphs: Glyphs) -> list[Line]:
     metrics = progress.metrics
-    steps = metrics.get("steps", 0)
+    steps = metrics.get("steps", header.from_step)
     share = min(1.0, steps / header.total_steps) if header.total_steps > 0 else 0.0
     right = f"{clean(header.env)} {glyphs.dot} {header.device}"
     left = f"fugu {glyphs.dot} {clean(header.run)}"
@@ -371,7 +373,7 @@ def _has_time(metrics: Mapping[str, float]) -> bool:
 
 
 def _eta(header: Header, progress: Progress) -> str:
-    left = header.total_steps - progress.metrics.get("steps", 0)
+    left = header.total_steps - progress.metrics.get("steps", header.from_step)
     return duration(max(0.0, left) / progress.rate) if progress.rate > 0 else "-"
 
 

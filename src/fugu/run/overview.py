@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fugu.config import from_toml
-from fugu.emulation.place import from_here
+from fugu.emulation.place import title
 from fugu.errors import FuguError
 from fugu.run import store
 from fugu.trainer.config import TrainConfig
@@ -76,7 +76,7 @@ def overview(folder: store.RunFolder) -> Overview:
     return Overview(
         name=folder.name,
         path=str(folder.path),
-        env=from_here(config.env) if config is not None else None,
+        env=title(config.env, config.env_kwargs) if config is not None else None,
         state=state,
         problem=problem,
         steps=steps,

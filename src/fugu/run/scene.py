@@ -15,7 +15,7 @@ import numpy as np
 
 from fugu.emulation.build import is_built
 from fugu.emulation.native import is_name
-from fugu.errors import EnvError, FuguError
+from fugu.errors import ConfigError, EnvError, FuguError
 from fugu.vector.vecenv import VecEnv
 
 
@@ -64,6 +64,16 @@ class Scene:
         self._ended = np.zeros(self.vec.num_agents, bool)
         self.moment = Moment(episode, 0, None, 0.0, 0.0, False)
 
+    def text(self) -> str | None:
+        """What an environment looks like that shows itself as text; None: others."""
+        if "ansi" not in self.vec.spec.metadata.get("render_modes", ()):
+            return None
+        try:
+            frame = self.vec.render([0])[0]
+        except EnvError:  # made for pictures
+            return None
+        return frame if isinstance(frame, str) else None
+
     def picture(self) -> np.ndarray:
         """``[height, width, 3]`` uint8. FuguError in one line if the environment cannot be drawn."""
         name = self.vec.spec.name
@@ -80,6 +90,8 @@ class Scene:
                 f"{name} cannot be drawn: its render() returned None; let its constructor take render_mode, "
                 "and return a picture if that is 'rgb_array'"
             )
+        if isinstance(frame, str):
+            raise FuguError(f"{name} shows text, not pictures; fugu play does")
         picture = np.asarray(frame)
         if picture.ndim == 2:
             picture = np.repeat(picture[..., None], 3, axis=2)
@@ -109,8 +121,8 @@ def drawn(env: str, env_kwargs: Mapping[str, Any], make: Callable[[dict[str, Any
         os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would look for a window otherwise
     try:
         return make({**plain, "render_mode": "rgb_array"})
-    except EnvError as refused:
+    except (EnvError, ConfigError) as refused:
         try:
             return make(plain)
-        except EnvError:
+        except (EnvError, ConfigError):
             raise refused from None

@@ -13,7 +13,7 @@ from typing import Any
 
 from fugu.config import override, to_toml
 from fugu.cuda import failure
-from fugu.emulation.place import from_anywhere, from_here
+from fugu.emulation.place import from_anywhere, title
 from fugu.errors import ConfigError, FuguError
 from fugu.presets import preset
 from fugu.run import store
@@ -63,7 +63,7 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
         timer = Timer()
         trainer = make_trainer(config, clock=timer)
         stack.callback(trainer.source.vec.close)
-        folder = store.create(Path(runs), Path(config.env).name)
+        folder = store.create(Path(runs), Path(title(config.env, config.env_kwargs)).name)
         _write(folder.config, text)
         stack.enter_context(folder.lock())
         trainer.folder = folder.checkpoints
@@ -104,6 +104,7 @@ FIXED = (
         "self_play.pool",
         "self_play.opponents",
         "grpo.reference_coef",
+        "imitation",
     ),
 )
 """what a run cannot change: its weights, statistics and environments would not fit"""
@@ -164,8 +165,9 @@ def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
         stack.callback(outputs.close)
         header = Header(
             run=str(run.path),
-            env=from_here(run.config.env),
+            env=title(run.config.env, run.config.env_kwargs),
             total_steps=run.config.steps,
+            from_step=trainer.steps,
             device=str(trainer.source.device),
             native=trainer.source.vec.can_snapshot,
         )

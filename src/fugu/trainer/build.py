@@ -25,6 +25,7 @@ from fugu.rollout.feed import Feed
 from fugu.rollout.onpolicy import Clock, OnPolicy
 from fugu.rollout.source import Source
 from fugu.trainer.config import TrainConfig
+from fugu.trainer.imitation import learn_examples
 from fugu.trainer.loop import Trainer
 from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.device import DeviceVec
@@ -49,6 +50,9 @@ def make_trainer(
         config.minibatches(vec.num_agents * config.passes)  # refuses impossible sizes
         algorithm = make_algorithm(config, vec, device)
         _share_out(config.threads or usable_cores(), algorithm.modules["policy"])
+        if config.imitation.examples:
+            learn_examples(algorithm.modules["policy"], vec, config.imitation, seed=config.seed)
+            algorithm.begin()
         algorithm.fuse(config)
         source = make_source(config, vec, algorithm, device, clock)
         return Trainer(config, source, algorithm, folder=folder, clock=clock)

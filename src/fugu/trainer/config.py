@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from fugu.algorithm.config import GRPOConfig, MAPPOConfig, PPOConfig, SafeConfig, SelfPlayConfig
+from fugu.algorithm.config import GRPOConfig, MAPPOConfig, PPOConfig, SafeConfig, SelfPlayConfig, TokenPPOConfig
 from fugu.errors import ConfigError, did_you_mean
 from fugu.policy.config import PolicyConfig
 from fugu.run.config import LogConfig
@@ -69,14 +69,37 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImitationConfig:
+    """What a policy is shown, once, before it learns from rewards. For environments that have ``examples``."""
+
+    examples: int = 0
+    """how many different ones, of the environment's own; 0: none, and it begins as it is"""
+    example_steps: int = 200
+    """gradient steps on them"""
+    example_batch: int = 64
+    """examples per gradient step"""
+    example_rate: float = 1e-3
+    """learning rate of these steps; those that follow have an optimizer of their own"""
+
+    def __post_init__(self) -> None:
+        for name, least in (("examples", 0), ("example_steps", 1), ("example_batch", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"imitation.{name}={value!r} must be a whole number of at least {least}")
+        if not self.example_rate > 0:
+            raise ConfigError(f"imitation.example_rate={self.example_rate} must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """A training run."""
 
     env: str = "cartpole"
     """name of a native environment, my_env.h, a Gymnasium id, module:Class or file.py:Class"""
-    algorithm: Literal["ppo", "safe_ppo", "mappo", "grpo", "self_play"] = "ppo"
+    algorithm: Literal["ppo", "safe_ppo", "mappo", "grpo", "token_ppo", "self_play"] = "ppo"
     """how it learns: ppo, safe_ppo (under limits on what episodes cost), mappo (for teams: its critic sees more than the actors do),
-    grpo (episodes that began alike, against each other), self_play (against earlier versions)"""
+    grpo (episodes that began alike, against each other), token_ppo (texts, with a value for every token), self_play (against earlier
+    versions)"""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """settings of the environment; on the command line --env.NAME VALUE. Lists in them become tuples"""
     seed: int = 0
@@ -113,6 +136,10 @@ class TrainConfig:
     """games against earlier versions of the policy"""
     grpo: GRPOConfig = field(default_factory=GRPOConfig)
     """group-relative policy optimization"""
+    token_ppo: TokenPPOConfig = field(default_factory=TokenPPOConfig)
+    """ppo over the tokens of texts"""
+    imitation: ImitationConfig = field(default_factory=ImitationConfig)
+    """examples to learn from before the first batch"""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """how weights follow gradients"""
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -154,7 +181,12 @@ class TrainConfig:
 
     def from_checkpoint(self) -> TrainConfig:
         """The same where all weights come from a checkpoint: files that they came from once need no longer be there."""
-        return replace(self, policy=replace(self.policy, start=None), self_play=replace(self.self_play, opponents=()))
+        return replace(
+            self,
+            policy=replace(self.policy, start=None),
+            self_play=replace(self.self_play, opponents=()),
+            imitation=ImitationConfig(),
+        )
 
     def minibatches(self, segments: int) -> int:
         """Into how many minibatches a batch of this many segments falls."""
@@ -181,13 +213,27 @@ READS: Mapping[str, tuple[str, ...]] = {
     "safe_ppo": ("ppo", "safe"),
     "mappo": ("ppo", "mappo"),
     "grpo": ("grpo",),
+    "token_ppo": ("ppo", "token_ppo"),
     "self_play": ("ppo", "self_play"),
 }
 """algorithm -> the sections that it looks at, its own last; the others' mean nothing to it"""
 
 
+UNREAD: Mapping[str, Mapping[str, str]] = {
+    "mappo": {"normalize_value": "mappo.value_norm"},
+    "token_ppo": {
+        "gamma": "token_ppo.token_gamma",
+        "lam": "token_ppo.token_lam",
+        "entropy_coef": "token_ppo.token_entropy",
+        **dict.fromkeys(("entropy_final", "normalize_reward", "normalize_value", "reward_clip"), ""),
+        **dict.fromkeys(("vtrace", "rho_clip", "c_clip", "priority", "priority_correction"), ""),
+    },
+}
+"""algorithm -> fields of ``ppo`` that it does not look at though it does at others, and what it has instead, if anything"""
+
+
 def refuse_unread(before: TrainConfig, after: TrainConfig) -> None:
-    """A ConfigError if what was changed is a setting of another algorithm: whoever typed it expects it to do something."""
+    """A ConfigError if what was changed is a setting that the algorithm does not read: whoever typed it expects it to do something."""
     reads = READS[after.algorithm]
     for section in sorted({name for names in READS.values() for name in names} - {*reads}):
         old, new = getattr(before, section), getattr(after, section)
@@ -197,6 +243,12 @@ def refuse_unread(before: TrainConfig, after: TrainConfig) -> None:
             raise ConfigError(
                 f"{section}.{changed} means nothing to algorithm={after.algorithm}, whose own settings are those of "
                 f"{' and '.join(reads)}; leave it out or use --algorithm {owner}"
+            )
+    for name, instead in UNREAD.get(after.algorithm, {}).items():
+        if getattr(before.ppo, name) != getattr(after.ppo, name):
+            raise ConfigError(
+                f"ppo.{name} means nothing to algorithm={after.algorithm}; "
+                + (f"it has {instead} instead" if instead else "leave it out")
             )
 
 

@@ -1,23 +1,49 @@
 """Learn from examples before learning from rewards: make what was shown more probable (supervised warm-up).
 
 In: a policy and rows of what it would see, with what it should do. Out: the same policy, changed. ``save_weights`` writes it where
-``--policy.start`` finds it, for a run to begin with.
+``--policy.start`` finds it, for a run to begin with. An environment that has ``examples(count, seed)``, which gives such rows, can be
+learned from at the start of a run (``ImitationConfig``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fugu.errors import ConfigError, FuguError
 from fugu.policy.choices import Chooser
-from fugu.trainer.config import OptimizerConfig
+from fugu.trainer.config import ImitationConfig, OptimizerConfig
 from fugu.trainer.optimizer import Optimizer
+from fugu.vector.device import DeviceVec
+from fugu.vector.vecenv import VecEnv
+
+
+def learn_examples(policy: nn.Module, vec: VecEnv | DeviceVec, config: ImitationConfig, *, seed: int) -> list[float]:
+    """Imitate what the environments of ``vec`` show, as ``config`` says: the same for the same seed. Returns the losses."""
+    shown = None
+    if isinstance(vec, VecEnv):
+        with contextlib.suppress(ConfigError):  # environments that cannot even be asked
+            shown = vec.access("apply", "examples", (_shown, config.examples, seed), {}, [0])[0]
+    if shown is None:
+        raise ConfigError(
+            f"imitation.examples={config.examples}, but {vec.spec.name} has no examples(count, seed); leave it out, or give weights: "
+            "--policy.start FILE"
+        )
+    device = next(policy.parameters()).device
+    obs, action = (torch.from_numpy(np.ascontiguousarray(rows)).to(device) for rows in shown)
+    settings = {"steps": config.example_steps, "batch": config.example_batch, "learning_rate": config.example_rate}
+    return imitate(policy, obs, action.flatten(1) if action.ndim > 1 else action[:, None], seed=seed, **settings)  # type: ignore[arg-type]
+
+
+def _shown(env: Any, count: int, seed: int) -> Any:
+    return env.examples(count, seed) if hasattr(env, "examples") else None
 
 
 def imitate(

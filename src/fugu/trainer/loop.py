@@ -213,10 +213,10 @@ class Trainer:
             "best": self.best,
             "restart_seed": None if saved else self._restart_seed,
         }
-        score = self.score
-        best = score is not None and (self.best is None or score > self.best)
+        merit = None if self.score is None else self.algorithm.merit(self.score)
+        best = merit is not None and (self.best is None or merit > self.best)
         if best:
-            state["best"] = score
+            state["best"] = merit
         checkpoint.save(self.folder, self.steps, tensors, state, keep=self.config.checkpoint.keep, best=best)
         self.saved_step, self.best = self.steps, state["best"]
         if not ending and envs:
@@ -228,7 +228,7 @@ class Trainer:
 
     def _restart_unsaved(self) -> None:
         """Start environments anew that a checkpoint cannot hold; the same in every run, whether or not it was written."""
-        if not self.source.vec.can_snapshot:
+        if not self.source.can_snapshot:
             self._restart(self._restart_seed)
 
     def _restart(self, seed: int) -> None:
@@ -262,7 +262,7 @@ class Trainer:
         self.best = state["best"]
         self.saved_step = self.steps
         envs = saved.tensors.get("envs") or {}
-        if envs and self.source.vec.can_snapshot and self.source.took(envs):
+        if envs and self.source.can_snapshot and self.source.took(envs):
             self.source.restore(envs)
         else:
             self._restart(state["restart_seed"] if not envs else self._restart_seed)

@@ -103,7 +103,7 @@ class VectorConfig:
             raise ConfigError(
                 f"num_workers={self.num_workers} is more than num_envs={self.num_envs}; try num_workers={self.num_envs}"
             )
-        if self.num_workers is not None and self.resolved_backend == "process" and self.num_workers % self.num_batches:
+        if self.num_workers is not None and self.backend == "process" and self.num_workers % self.num_batches:
             valid = list(range(self.num_batches, self.num_envs + 1, self.num_batches))
             raise ConfigError(
                 f"num_workers={self.num_workers} must be a multiple of the {self.num_batches} batches "

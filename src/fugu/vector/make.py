@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fugu.emulation.build import build, is_built, is_compiled, load
-from fugu.emulation.env import Autoreset
-from fugu.emulation.factory import Emulation, factories, tensor_env_class
+from fugu.emulation.env import Autoreset, is_deferred
+from fugu.emulation.factory import Emulation, Factory, factories, tensor_env_class
 from fugu.emulation.native import is_name, names
 from fugu.errors import ConfigError, GpuError, did_you_mean
 from fugu.vector.config import VectorConfig
@@ -96,10 +96,13 @@ def make(
         return VecEnv(Tensors(lambda: tensor_env(**env_kwargs or {}), config), config)
     emulation = Emulation(autoreset=autoreset, check_finite=check_finite, cast=cast)
     made = factories(env, config.num_envs, env_kwargs, emulation)
+    if _computed_elsewhere(made, config):
+        config = dataclasses.replace(config, backend="serial")
     if config.resolved_backend == "serial":
         return VecEnv(Serial(made, config), config)
     from fugu.vector.process import Process
 
+    config = dataclasses.replace(config, backend="process")
     return VecEnv(Process(made, config), config)
 
 
@@ -118,6 +121,13 @@ def _steps_here(config: VectorConfig) -> bool:
     """Whether nothing asks for other processes, or for environments that are restarted one by one."""
     alone = config.num_workers in (None, 1) and not config.isolate and config.on_error == "raise"
     return alone and config.backend in ("auto", "serial")
+
+
+def _computed_elsewhere(made: Sequence[Factory], config: VectorConfig) -> bool:
+    """Whether processes of ours would only wait for steps that are computed by others. Known of classes, not of functions that
+    return an environment."""
+    chosen = config.backend == "auto" and config.num_workers is None and not config.isolate
+    return chosen and all(isinstance(one.make, type) and is_deferred(one.make) for one in made)
 
 
 def make_device(env: Any, config: VectorConfig, env_kwargs: Mapping[str, Any]) -> DeviceVec:

@@ -25,6 +25,7 @@ class Native:
     """Groups of worlds over one engine. ``num_workers`` is the number of threads, the calling one included."""
 
     restarts = 0
+    shares_workers = True
 
     def __init__(self, name: str, config: VectorConfig, settings: Mapping[str, Any]) -> None:
         self.spec = native_spec(name, settings)

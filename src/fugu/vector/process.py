@@ -29,7 +29,7 @@ from fugu.vector.launch import Worker, anonymous_file, end_all
 from fugu.vector.mail import HANDSHAKE
 from fugu.vector.runner import CALL, CLOSE, RESET, STEP, Options, agent_slices, split
 from fugu.vector.serial import build_here, check_budget, check_specs, close_here, run_here
-from fugu.vector.shard import Shard, restart_seed, truncate
+from fugu.vector.shard import Shard, is_unscored, restart_seed, truncate
 from fugu.vector.worker import ERROR, MAIL, WITH_OPTIONS, Bind, Start
 
 POLL_S = 0.1
@@ -39,6 +39,8 @@ MAX_SPIN_US = 200.0
 
 class Process:
     """Shard ``s`` is stepped by process ``s``, or, where the caller steps shard 0, by process ``s - 1``."""
+
+    shares_workers = False
 
     def __init__(self, factories: Sequence[Factory], config: VectorConfig) -> None:
         self._config = config
@@ -292,7 +294,8 @@ class Process:
         self._reborn.add(index)
         slot = self._orders[group][1]
         agents = self._agents_of(worker.envs)
-        truncate(self.buffers.part(slot, agents), self.buffers.part(1 - slot, agents).obs)
+        lost, last = self.buffers.part(slot, agents), self.buffers.part(1 - slot, agents)
+        truncate(lost, last.obs, unscored=is_unscored(self.spec.metadata))
         for env in worker.envs:
             infos[self.env_agents[env].start] = {"restarted": "worker", "error": str(error)}
 

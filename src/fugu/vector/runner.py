@@ -30,6 +30,8 @@ class Runner(Protocol):
     """the agents of each group"""
     env_agents: list[slice]
     """the agents of each env"""
+    shares_workers: bool
+    """whether whoever steps one group steps the others as well; else all groups can step at the same time"""
 
     @property
     def restarts(self) -> int:

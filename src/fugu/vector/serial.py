@@ -1,7 +1,13 @@
-"""The reference backend: every environment in this process, one after the other, on the caller's time."""
+"""The reference backend: every environment in this process, one after the other, on the caller's time.
+
+Environments that compute their steps elsewhere are set going when their actions are sent, and ``finish`` waits for the first group that
+is complete. They are late when they were waited for as long as a step may take and none came to its end meanwhile: neither a caller
+that learns in between nor a long queue before them makes them late.
+"""
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -12,15 +18,17 @@ from fugu.errors import ConfigError, EnvError, EnvTimeout
 from fugu.vector.buffers import Buffers
 from fugu.vector.config import VectorConfig
 from fugu.vector.deadline import Deadline, release
-from fugu.vector.runner import RESET, Options, agent_slices, split
-from fugu.vector.shard import Shard
+from fugu.vector.runner import RESET, STEP, Options, agent_slices, split
+from fugu.vector.shard import POLL_S, Shard
 
 CLOSE_S = 3.0
 """seconds for closing the environments of the calling process"""
 
 
 class Serial:
-    """One shard per group; a group runs when ``finish`` is asked for it."""
+    """One shard per group; a group runs when ``finish`` is asked for it, if not elsewhere from ``start`` on."""
+
+    shares_workers = True
 
     def __init__(self, factories: Sequence[Factory], config: VectorConfig) -> None:
         self._config = config
@@ -45,6 +53,10 @@ class Serial:
         for shard, agents in zip(self._shards, self.group_agents, strict=True):
             shard.bind(self.buffers, agents.start)
         self._orders: dict[int, tuple[int, int, Options]] = {}
+        self._under_way: dict[int, float] = {}
+        """groups whose steps are computed elsewhere -> seconds that they were waited for in vain"""
+        self._errors: dict[int, BaseException] = {}
+        """groups that could not be set going -> why"""
 
     @property
     def restarts(self) -> int:
@@ -59,17 +71,59 @@ class Serial:
 
     def start(self, group: int, command: int, slot: int, options: Options = None) -> None:
         self._orders[group] = (command, slot, options)
+        if command == STEP and self._shards[group].deferred:
+            try:
+                with self._deadline(self._config.step_timeout, self._shards[group], "step"):
+                    self._shards[group].begin(slot)
+                self._under_way[group] = 0.0
+            except EnvError as error:  # for ``finish`` to raise, as where nothing happens before
+                self._errors[group] = error
 
     def finish(self, groups: Sequence[int]) -> tuple[int, Infos]:
-        group = groups[0]
+        group = self._first_complete(groups)
         command, slot, options = self._orders.pop(group)
-        infos = run_here(self._shards[group], command, slot, options, self._deadline, self._config)
+        if group in self._errors:
+            raise self._errors.pop(group)
+        if self._under_way.pop(group, None) is None:
+            infos = run_here(self._shards[group], command, slot, options, self._deadline, self._config)
+        else:
+            with self._deadline(self._config.step_timeout, self._shards[group], "step"):
+                infos = self._shards[group].finish(slot)
         if self._config.on_error == "restart":
             check_budget(self.restarts, self._config, infos)
         return group, infos
 
+    def _first_complete(self, groups: Sequence[int]) -> int:
+        """The first of ``groups``, in the order given, that is not still computed elsewhere."""
+        left = self._left(groups)
+        while True:
+            now = time.monotonic()
+            for group in groups:
+                if group not in self._under_way or self._complete(group):
+                    return group
+            self._shards[groups[0]].wait(self._orders[groups[0]][1], min(POLL_S, self._config.step_timeout))
+            before, left = left, self._left(groups)
+            for group in groups:
+                self._under_way[group] = self._under_way[group] + time.monotonic() - now if left == before else 0.0
+
+    def _left(self, groups: Sequence[int]) -> int:
+        """Steps of these groups that were not at their end when last looked at."""
+        return sum(self._shards[group].awaited for group in groups)
+
+    def _complete(self, group: int) -> bool:
+        shard, slot, limit = self._shards[group], self._orders[group][1], self._config.step_timeout
+        with self._deadline(limit, shard, "step"):
+            while not shard.ready(slot):
+                if self._under_way[group] <= limit:
+                    return False
+                shard.give_up(slot, self._deadline.error())
+        return True
+
     def abandon(self, group: int) -> None:
+        """What is computed elsewhere is dropped by the reset that follows."""
         self._orders.pop(group, None)
+        self._under_way.pop(group, None)
+        self._errors.pop(group, None)
 
     def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]:
         out = []

@@ -1,6 +1,8 @@
 """Some environments over one contiguous range of agents, stepped one after the other.
 
-Serial runs one shard, every worker process runs one, and the caller of a synchronous process backend runs one itself.
+Serial runs one shard, every worker process runs one, and the caller of a synchronous process backend runs one itself. Where
+environments compute their steps elsewhere (``Deferred`` in ``emulation/env.py``), a step of the shard is ``begin``, ``ready``,
+``finish``: all of them are set going before the first is waited for.
 """
 
 from __future__ import annotations
@@ -8,18 +10,21 @@ from __future__ import annotations
 import contextlib
 import traceback
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import spaces as gs
 
-from fugu.emulation.env import Env, Infos, Rows
+from fugu.emulation.env import Deferred, Env, Infos, Rows, is_deferred
 from fugu.emulation.factory import Factory
-from fugu.errors import ConfigError, EnvError
+from fugu.errors import ConfigError, EnvError, SandboxError
 from fugu.vector.buffers import SLOTS, Buffers
 from fugu.vector.config import InfoMode, OnError
 from fugu.vector.runner import Options
+
+POLL_S = 0.1
+"""how long to wait for steps that are computed elsewhere before looking again"""
 
 
 class Shard:
@@ -44,6 +49,14 @@ class Shard:
         self._at = memoryview(bytearray(4)).cast("I")
         self.seeds: list[int | None] = [None] * len(self.factories)
         self.envs: list[Env] = []
+        self.deferred = False
+        """whether an env here computes its steps elsewhere"""
+        self._under_way: list[int] = []
+        """envs whose step was begun and is not finished"""
+        self._awaited: list[int] = []
+        """those of them that were not ready yet when last looked at"""
+        self._early: Infos = {}
+        """of envs that had done all of their step when it was begun"""
         if build:
             self.build()
 
@@ -53,10 +66,11 @@ class Shard:
             for k, factory in enumerate(self.factories):
                 self._at[0] = k
                 self.envs.append(factory())
+            self.deferred = any(is_deferred(env) for env in self.envs)
         except BaseException as error:
             failed = self._error(error, len(self.envs), "make")
             self.close()
-            if isinstance(error, ConfigError) or not isinstance(error, Exception | SystemExit):
+            if isinstance(error, ConfigError | SandboxError) or not isinstance(error, Exception | SystemExit):
                 raise  # says it well already; or not the env's doing
             raise failed from error
 
@@ -82,6 +96,7 @@ class Shard:
     def reset(self, slot: int, options: Options = None) -> Infos:
         """Reset every env with its seed from the buffers (negative: without one) and its options (a list: one of all envs each)."""
         infos: Infos = {}
+        self._forget()
         for k, env in enumerate(self.envs):
             own = options[self.first_env + k] if isinstance(options, list) else options
             extra = {} if own is None else {"options": own}
@@ -104,6 +119,11 @@ class Shard:
 
     def step(self, slot: int) -> Infos:
         """Step every env on the actions in the buffers and write into ``slot``."""
+        if self.deferred:
+            self.begin(slot)
+            while not self.ready(slot):
+                self.wait(slot, POLL_S)
+            return self.finish(slot)
         infos: Infos = {}
         at = self._at
         for k, (env, action, out) in enumerate(zip(self.envs, self._actions, self._rows[slot], strict=True)):
@@ -117,6 +137,77 @@ class Shard:
         if self._stage:
             self._publish(slot)
         return infos
+
+    # --- a step in parts, where envs compute theirs elsewhere ---
+
+    def begin(self, slot: int) -> None:
+        """Set a step of every env going. Those that know no other way are stepped."""
+        self._forget()
+        for k, (env, action, out) in enumerate(zip(self.envs, self._actions, self._rows[slot], strict=True)):
+            self._at[0] = k
+            try:
+                if is_deferred(env):
+                    cast(Deferred, env).begin(action, out)
+                    self._under_way.append(k)
+                    continue
+                info = env.step(action, out)
+            except (Exception, SystemExit) as error:
+                info = self._failed(error, k, "step", slot)
+            if info:
+                self._collect(self._early, info, k, out)
+        self._awaited = self._under_way[::-1]
+
+    def ready(self, slot: int) -> bool:
+        """Whether all have come to the end of the step that was begun. Asks one at a time: it costs little to ask often."""
+        while self._awaited:
+            k = self._at[0] = self._awaited[-1]
+            try:
+                if not cast(Deferred, self.envs[k]).ready():
+                    return False
+            except (Exception, SystemExit) as error:
+                self.give_up(slot, error)
+            else:
+                self._awaited.pop()
+        return True
+
+    @property
+    def awaited(self) -> int:
+        """Envs whose step was not at its end when last looked at."""
+        return len(self._awaited)
+
+    def wait(self, slot: int, timeout: float) -> None:
+        """Until the env that was asked last may be ready, or ``timeout`` seconds."""
+        try:
+            cast(Deferred, self.envs[self._awaited[-1]]).waiter.wait(timeout)
+        except (Exception, SystemExit) as error:
+            self.give_up(slot, error)
+
+    def give_up(self, slot: int, error: BaseException) -> None:
+        """Take ``error`` for what came of the env that is waited for."""
+        k = self._awaited.pop()
+        self._under_way.remove(k)
+        self._collect(self._early, self._failed(error, k, "step", slot), k, self._rows[slot][k])
+
+    def finish(self, slot: int) -> Infos:
+        """Let every env write what came of its step into ``slot``."""
+        for k in self._under_way:
+            self._at[0], out = k, self._rows[slot][k]
+            try:
+                info = cast(Deferred, self.envs[k]).finish(out)
+            except (Exception, SystemExit) as error:
+                info = self._failed(error, k, "step", slot)
+            if info:
+                self._collect(self._early, info, k, out)
+        infos = self._early
+        self._forget()
+        if self._stage:
+            self._publish(slot)
+        return infos
+
+    def _forget(self) -> None:
+        self._under_way, self._awaited, self._early = [], [], {}
+
+    # --- the envs themselves ---
 
     def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]:
         """``get``, ``set`` or ``call`` an attribute of the wrapped envs (shard-local indices)."""
@@ -151,6 +242,8 @@ class Shard:
             ended = out.terminated[agent] or out.truncated[agent]
             if self._keep == "all" or (self._keep == "episode" and ended) or "restarted" in info:
                 infos[offset + agent] = info
+            elif ended and "episode_log" in info:
+                infos[offset + agent] = {"episode_log": info["episode_log"]}
 
     def _publish(self, slot: int) -> None:
         mine, shared = self._mine[slot], self._shared[slot]
@@ -166,7 +259,7 @@ class Shard:
         """Raise what went wrong with env ``k``, or replace it and mark its episode truncated."""
         wrapped = self._error(error, k, phase)
         if self.on_error == "raise":
-            raise wrapped from error
+            raise wrapped from (None if wrapped is error else error)
         self.restarts += 1
         old = self.envs[k]
         with contextlib.suppress(Exception):  # it is being replaced because it is broken
@@ -180,7 +273,7 @@ class Shard:
         self.envs[k] = _Revived(self, k, fresh, seed)
         for rows in self._rows:
             rows[k].writer = None  # it belonged to the old env
-        truncate(self._rows[slot][k], self._rows[1 - slot][k].obs)
+        truncate(self._rows[slot][k], self._rows[1 - slot][k].obs, unscored=is_unscored(getattr(fresh, "metadata", None)))
         return {0: {"restarted": "env", "error": str(wrapped)}}
 
     def _error(self, error: BaseException, k: int, phase: str) -> EnvError:
@@ -216,10 +309,16 @@ class _Revived:
         self._env.close()
 
 
-def truncate(out: Rows, last_obs: np.ndarray) -> None:
-    """Mark rows whose env was lost: cut off, nothing gained, the last observation known standing for the final one."""
+def is_unscored(metadata: Mapping[str, Any] | None) -> bool:
+    """Whether rewards of such an env may be NaN, for episodes that nothing is to be learned from."""
+    return bool((metadata or {}).get("unscored_rewards"))
+
+
+def truncate(out: Rows, last_obs: np.ndarray, *, unscored: bool = False) -> None:
+    """Mark rows whose env was lost: cut off, nothing gained (or no reward at all, where there is such a thing), the last observation
+    known standing for the final one."""
     out.obs[...] = last_obs
-    out.reward[...] = 0
+    out.reward[...] = np.nan if unscored else 0
     out.terminated[...] = False
     out.truncated[...] = True
     out.first[...] = False

@@ -20,6 +20,7 @@ class Tensors:
     """One array of worlds per group; a group runs when ``finish`` is asked for it."""
 
     restarts = 0
+    shares_workers = True
 
     def __init__(self, make: Callable[[], Any], config: VectorConfig) -> None:
         self._envs = split(config.num_envs, config.num_batches, config.num_batches).envs

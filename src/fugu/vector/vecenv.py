@@ -64,6 +64,9 @@ class VecEnv:
         self._groups = runner.group_agents
         self.groups: tuple[slice, ...] = tuple(self._groups)
         """the agents of each batch that ``recv`` returns"""
+        self.stepping_at_once = max(1, len(self.groups) // 2) if runner.shares_workers else len(self.groups)
+        """batches to have under way while others are acted on: half, where the same threads, or the caller, step them all;
+        all, where each has workers of its own, which would stand idle"""
         self._rows = runner.buffers.rows
         mask = self._rows[0][0].action_mask
         self.num_choices: int = 0 if mask is None else mask.shape[1]
