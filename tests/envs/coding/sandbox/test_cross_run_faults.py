@@ -14,7 +14,7 @@ import pytest
 
 from fugu.envs.coding.sandbox import probe
 from fugu.envs.coding.sandbox.config import SandboxConfig
-from fugu.envs.coding.sandbox.contract import Program
+from fugu.envs.coding.sandbox.contract import Limits, Program
 from fugu.envs.coding.sandbox.sandbox import Sandbox
 from fugu.errors import SandboxError
 from tests.envs.coding.sandbox.arena import BENIGN
@@ -45,7 +45,7 @@ BUSY = """
 import sys, time
 from fugu.envs.coding.sandbox.{module} import {opener}
 from fugu.envs.coding.sandbox.config import SandboxConfig
-from fugu.envs.coding.sandbox.contract import Limits, Program
+from fugu.envs.coding.sandbox.contract import Program
 import psutil
 backend = {opener}(SandboxConfig(workers=1, **{settings!r}))
 source = b"import time\\ntime.sleep(20)"
@@ -176,3 +176,24 @@ def test_ten_thousand_runs_leave_nothing_behind() -> None:
             assert sandbox.counts.status["internal_error"] == 0
             assert opened.world.unchanged(before, seconds=3.0) == {}
             assert psutil.Process().memory_info().rss - memory < 200 << 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["docker", "podman", "gvisor"])
+def test_closing_removes_the_containers_that_still_run(name: str) -> None:
+    with arena(name) as opened:
+        engine = opened.backend.launcher  # type: ignore[attr-defined]
+
+        def running() -> int:
+            listing = [engine.command, "ps", "--all", "--quiet", "--filter", f"label={engine.label}"]
+            return len(subprocess.run(listing, capture_output=True, check=True).stdout.split())
+
+        for ticket in range(2):
+            opened.backend.submit(ticket, Program(source=b"while True: pass", limits=Limits(cpu_s=60, wall_s=60)))
+        until = time.monotonic() + 30
+        while running() < 2 and time.monotonic() < until:
+            time.sleep(0.1)
+        assert running() == 2
+        opened.backend.close()
+        assert running() == 0
