@@ -109,6 +109,10 @@ class Faulty(gymnasium.Env):
                 pass
         if self.fault == "hold_gil":
             ctypes.PyDLL(None).sleep(1000)
+        if self.fault == "deaf_for_a_second":  # as native code is, which signals reach only when it returns
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+            time.sleep(1)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
         if self.fault == "orphan":
             subprocess.Popen(["sleep", "1000"])
 

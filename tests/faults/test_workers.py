@@ -166,6 +166,38 @@ def test_env_that_hangs_in_the_calling_process_raises_at_the_timeout(backend, fa
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
 
 
+def test_native_code_that_comes_back_too_late_raises_when_it_is_back():
+    vec = fugu.vector.make(one_bad(8, 1, "deaf_for_a_second"), backend="serial", step_timeout=0.5)
+    vec.reset()
+    error, took = step_until_error(vec)
+    assert isinstance(error, EnvTimeout)
+    assert 0.9 < took < 2
+    close_quickly(vec)
+
+
+STOPPED = """
+import numpy as np, signal, fugu
+from tests.faults.faulty import one_bad
+with fugu.vector.make(one_bad(8, 1, "stop"), backend={backend!r}, step_timeout=0.5, **{two!r}) as vec:
+    vec.reset()
+    for _ in range(6):
+        vec.step(np.zeros(8, np.int64))
+print("done", signal.getsignal(signal.SIGCONT) is signal.SIG_DFL)
+"""
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_a_run_that_was_stopped_goes_on_where_it_was(backend):
+    """As by Ctrl-Z and ``fg``: what it did not run is not time that an environment took."""
+    script = STOPPED.format(backend=backend, two=two(backend))
+    program = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert os.WIFSTOPPED(os.waitpid(program.pid, os.WUNTRACED)[1])
+    time.sleep(1.2)
+    os.kill(program.pid, signal.SIGCONT)
+    out, problems = program.communicate(timeout=30)
+    assert out == "done True\n", problems
+
+
 @pytest.mark.parametrize("fault", ["sleep", "hold_gil"])
 def test_hang_in_construction_and_in_reset_raises_at_their_timeouts(fault):
     start = time.monotonic()

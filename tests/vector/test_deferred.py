@@ -14,6 +14,7 @@ from gymnasium import spaces as gs
 import fugu
 from fugu.emulation.env import Rows
 from fugu.errors import CallOrderError, EnvError, EnvTimeout
+from fugu.vector import serial
 from fugu.vector.serial import Serial
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -288,6 +289,18 @@ def test_a_caller_that_takes_its_time_makes_nobody_late():
             vec.send(np.array([SLOW + 9]))
         time.sleep(0.4)
         assert vec.recv().reward[0] == SLOW + 9
+
+
+def test_time_in_which_all_was_stopped_makes_nobody_late(monkeypatch):
+    monkeypatch.setattr(serial, "MOST_S", 0.02)
+    wait = Clock.wait
+    stops = iter([0.4])
+    monkeypatch.setattr(Clock, "wait", lambda clock, timeout: (time.sleep(next(stops, 0)), wait(clock, timeout)))
+    begin = Clock.begin
+    monkeypatch.setattr(Clock, "begin", lambda clock, env, seconds: begin(clock, env, seconds + 0.4))
+    with fugu.vector.make(Timed, 1, backend="serial", step_timeout=0.2) as vec:
+        vec.reset(0)
+        assert vec.step(np.array([50]))[1] == 50
 
 
 def test_reset_and_close_in_the_middle_drop_what_is_under_way():

@@ -5,7 +5,8 @@ handler for it. It interrupts Python code and system calls; native code that nev
 interrupted from inside its own process (``isolate=True`` puts such environments elsewhere).
 
 Arming and disarming a timer costs two system calls per step, so the timer is left running and looks, when it goes off,
-whether a step has really been running for too long: normally once per timeout it finds that none has.
+whether a step has really been running for too long: normally once per timeout it finds that none has. A process that was stopped
+(Ctrl-Z) and goes on gets its time anew.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ _running: Deadline | None = None
 """whose time it is; the signal handler has no other way to know"""
 _expires = 0.0
 """when the timer goes off; past: it is not running"""
+_doubted: Deadline | None = None
+"""whose time seemed to be over when the signal came late"""
+LATE_S = 0.1
+"""a signal that comes later than this waited for native code to return, or for a stopped process to go on"""
 
 
 class Deadline:
@@ -44,10 +49,14 @@ class Deadline:
             _running = self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        global _running
+        global _running, _doubted
         if _running is self:
             _running = None
-        if kind is _Expired:
+        too_late = kind is _Expired
+        if _doubted is self:
+            _doubted = None
+            too_late = too_late or (kind is None and time.monotonic() > self.until)
+        if too_late:
             raise self.error() from None
 
     def error(self) -> EnvTimeout:
@@ -68,6 +77,8 @@ def release() -> None:
     if threading.get_ident() == _MAIN and signal.getsignal(signal.SIGALRM) is _expired:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGCONT) is _continued:
+            signal.signal(signal.SIGCONT, signal.SIG_DFL)
         _expires = 0.0
 
 
@@ -77,6 +88,8 @@ def _arm(seconds: float) -> bool:
     handler = signal.getsignal(signal.SIGALRM)
     if handler is signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL)[0] == 0:
         signal.signal(signal.SIGALRM, _expired)
+        if signal.getsignal(signal.SIGCONT) is signal.SIG_DFL:
+            signal.signal(signal.SIGCONT, _continued)
     elif handler is not _expired:
         return False
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -85,11 +98,22 @@ def _arm(seconds: float) -> bool:
 
 
 def _expired(signum: int, frame: FrameType | None) -> None:
+    global _doubted
     running = _running
     if running is None:
         return
-    left = running.until - time.monotonic()
-    if left <= 0:
+    now = time.monotonic()
+    left = running.until - now
+    if left > 0:
+        _arm(max(left, 1e-3))  # the timer counts whole microseconds, and none of them would mean off
+    elif now - _expires > LATE_S:
+        _doubted = running  # if it was stopped, SIGCONT is heard right after this, and moves the limit
+        _arm(LATE_S / 2)
+    else:
         _arm(0.5)  # the env may catch even this; it hears it again
         raise _Expired
-    _arm(max(left, 1e-3))  # the timer counts whole microseconds, and none of them would mean off
+
+
+def _continued(signum: int, frame: FrameType | None) -> None:
+    if _running is not None:
+        _running.until = time.monotonic() + _running._seconds

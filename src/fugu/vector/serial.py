@@ -23,6 +23,8 @@ from fugu.vector.shard import POLL_S, Shard
 
 CLOSE_S = 3.0
 """seconds for closing the environments of the calling process"""
+MOST_S = 10 * POLL_S
+"""counted of one look at steps that are computed elsewhere: if it took longer, this process was stopped meanwhile (Ctrl-Z)"""
 
 
 class Serial:
@@ -103,8 +105,9 @@ class Serial:
                     return group
             self._shards[groups[0]].wait(self._orders[groups[0]][1], min(POLL_S, self._config.step_timeout))
             before, left = left, self._left(groups)
+            spent = min(time.monotonic() - now, MOST_S)
             for group in groups:
-                self._under_way[group] = self._under_way[group] + time.monotonic() - now if left == before else 0.0
+                self._under_way[group] = self._under_way[group] + spent if left == before else 0.0
 
     def _left(self, groups: Sequence[int]) -> int:
         """Steps of these groups that were not at their end when last looked at."""
