@@ -45,7 +45,7 @@ BUSY = """
 import sys, time
 from fugu.envs.coding.sandbox.{module} import {opener}
 from fugu.envs.coding.sandbox.config import SandboxConfig
-from fugu.envs.coding.sandbox.contract import Program
+from fugu.envs.coding.sandbox.contract import Limits, Program
 import psutil
 backend = {opener}(SandboxConfig(workers=1, **{settings!r}))
 source = b"import time\\ntime.sleep(20)"
