@@ -3,6 +3,7 @@
 // The observation is a prompt of digits, 0 where it is shorter than there is room for; the action is the whole answer, to its end.
 // Right is the prompt backwards, then the end. Tokens: 0 nothing, 1 the end, 2 to 11 the digits 0 to 9. What comes after the end does not
 // matter. The one step of an episode pays 1 for the right answer, else `partial` times the share of tokens that are right.
+// Prompts have `shortest` to `longest` digits; `shortest`, where `longest` is less.
 // A fifth of all prompts, by a hash of them, is never seen unless held_out is 1; then only those are.
 // Optimum: 1. A uniformly random policy is right once in 12^5 times (four digits), and has 1/12 of the tokens right.
 // Logs: score, 1 if the answer was right; tokens, the share of tokens that were.

@@ -13,7 +13,6 @@ many groups have nothing to compare, ``loss/unscored`` how many episodes have no
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -23,14 +22,12 @@ from fugu.advantage.group import group_advantage, group_differs, overlong_penalt
 from fugu.algorithm.accumulate import in_parts
 from fugu.algorithm.config import GRPOConfig
 from fugu.algorithm.contract import Metrics
+from fugu.algorithm.episodic import Episodic, check_passes
 from fugu.algorithm.group_losses import GroupLoss, GroupLossSettings, group_loss, token_weight
 from fugu.algorithm.make import choosing_policy
-from fugu.errors import ConfigError
 from fugu.policy.choices import Chooser, Judged
 from fugu.rollout.batch import Batch
-from fugu.rollout.device import Whole
 from fugu.rollout.episodes import Groups
-from fugu.rollout.onpolicy import Act
 from fugu.vector.device import DeviceVec
 from fugu.vector.vecenv import VecEnv
 
@@ -39,15 +36,11 @@ if TYPE_CHECKING:
 
 
 def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> GRPO:
-    if config.passes > 1:
-        raise ConfigError(
-            f"passes={config.passes}: grpo takes one episode of each environment; try --vector.num-envs "
-            f"{config.passes * config.vector.num_envs} --passes 1"
-        )
+    check_passes(config)
     return GRPO(choosing_policy(config, vec, device), config.grpo, horizon=config.horizon, seed=config.seed)
 
 
-class GRPO:
+class GRPO(Episodic):
     asks: str | None = None
 
     def __init__(self, policy: nn.Module, config: GRPOConfig, *, horizon: int, seed: int) -> None:
@@ -70,35 +63,6 @@ class GRPO:
             kl=config.reference_kl,
             kl_coef=config.reference_coef,
             entropy_coef=config.entropy_bonus,
-        )
-
-    @property
-    def columns(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        distribution = self.policy.distribution
-        return {
-            "action": ((distribution.dims,), distribution.dtype),
-            "logprob": ((self.policy.tokens,), torch.float32),
-        }
-
-    @property
-    def state_size(self) -> int:
-        return self.policy.state_size
-
-    @torch.inference_mode()
-    def act(
-        self,
-        obs: Tensor,
-        state: Tensor | None,
-        first: Tensor,
-        action_mask: Tensor | None,
-        *,
-        greedy: bool = False,
-        into: Mapping[str, Tensor] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Act:
-        drawn = self.policy.draw(obs, state, first, action_mask, generator or self.generator, greedy=greedy)
-        return Act(
-            self.policy.distribution.to_env(drawn.action), drawn.state, {"action": drawn.action, "logprob": drawn.logprob}
         )
 
     def begin(self) -> None:
@@ -161,13 +125,8 @@ class GRPO:
         if c.overlong_margin:
             score = score + overlong_penalty(counts.flatten(1).sum(1), limit=self.longest, margin=c.overlong_margin)
         if c.truncated_episodes == "mask":
-            score = torch.where(self._cut_off(batch).to(score.device), torch.nan, score)
+            score = torch.where(self.cut_off(batch).to(score.device), torch.nan, score)
         return score
-
-    def _cut_off(self, batch: Batch) -> Tensor:
-        """``[segments]``: episodes that were truncated, or in which a text was."""
-        unfinished = self.policy.unfinished(batch["action"]).to(batch["mask"].device) & batch["mask"]
-        return (batch["truncated"] | unfinished).any(1)
 
     def _worth(self, batch: Batch, groups: int) -> Tensor:
         """Which groups there is something to learn from."""
@@ -180,9 +139,6 @@ class GRPO:
     def enough(self, metrics: Metrics) -> bool:
         return False
 
-    def merit(self, score: float) -> float | None:
-        return score
-
     @torch.no_grad()
     def finish(self, batch: Batch) -> Metrics:
         """What there was to learn from; and take the batch into the statistics of observations."""
@@ -192,7 +148,7 @@ class GRPO:
         metrics = {
             "loss/zero_spread": 1 - compared.differs.float().mean(),
             "loss/unscored": 1 - compared.scored.float().mean(),
-            "loss/cut_off": self._cut_off(batch).float().mean(),
+            "loss/cut_off": self.cut_off(batch).float().mean(),
             "loss/score_deviation": compared.deviation.mean(),
             "loss/advantage": batch["advantage"][:, 0].abs().sum() / some,
             "loss/tokens": counts.sum() / some,
@@ -202,21 +158,6 @@ class GRPO:
             off = torch.where(batch["counts"], batch["old_logprob"] - batch["logprob"], 0.0)
             metrics["loss/mismatch_kl"] = (off.exp() - 1 - off).sum() / counts.sum().clamp(min=1)
         return metrics
-
-    def fuse(self, config: TrainConfig) -> None:
-        """There are no kernels for it."""
-
-    def whole(self, vec: DeviceVec) -> Whole | None:
-        return None
-
-    def restarted(self) -> None:
-        """Nothing goes on from batch to batch."""
-
-    def state(self) -> dict[str, Tensor]:
-        return {"generator": self.generator.get_state()}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        self.generator.set_state(state["generator"])
 
 
 def _judged(policy: Chooser, batch: Batch) -> Judged:

@@ -11,7 +11,6 @@ The critic is a module of its own beside the policy. So weights from imitation o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,14 +20,13 @@ from fugu.advantage.tokens import token_gae
 from fugu.algorithm.accumulate import in_parts
 from fugu.algorithm.config import PPOConfig, TokenPPOConfig
 from fugu.algorithm.contract import Metrics
+from fugu.algorithm.episodic import Episodic, check_passes
 from fugu.algorithm.losses import Loss, explained_variance, normalized, ppo_loss_of, row_weight, weighed
 from fugu.algorithm.make import choosing_policy
 from fugu.errors import ConfigError
 from fugu.policy.transformer import Transformer
 from fugu.rollout.batch import Batch
-from fugu.rollout.device import Whole
 from fugu.rollout.episodes import Groups
-from fugu.rollout.onpolicy import Act
 from fugu.vector.device import DeviceVec
 from fugu.vector.vecenv import VecEnv
 
@@ -37,11 +35,7 @@ if TYPE_CHECKING:
 
 
 def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> TokenPPO:
-    if config.passes > 1:
-        raise ConfigError(
-            f"passes={config.passes}: token_ppo takes one episode of each environment; try --vector.num-envs "
-            f"{config.passes * config.vector.num_envs} --passes 1"
-        )
+    check_passes(config)
     policy = choosing_policy(config, vec, device)
     if not isinstance(policy, Transformer):
         raise ConfigError(
@@ -51,7 +45,9 @@ def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> 
     return TokenPPO(policy, config.ppo, config.token_ppo, seed=config.seed)
 
 
-class TokenPPO:
+class TokenPPO(Episodic):
+    policy: Transformer
+
     def __init__(self, policy: Transformer, ppo: PPOConfig, config: TokenPPOConfig, *, seed: int) -> None:
         self.policy, self.ppo, self.config = policy, ppo, config
         self.device = next(policy.parameters()).device
@@ -63,35 +59,6 @@ class TokenPPO:
         self.modules: dict[str, nn.Module] = {"policy": policy, "critic": self.critic}
         self.parameters = [p for module in self.modules.values() for p in module.parameters()]
         self.groups: Groups | None = Groups(1)
-
-    @property
-    def columns(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        distribution = self.policy.distribution
-        return {
-            "action": ((distribution.dims,), distribution.dtype),
-            "logprob": ((self.policy.tokens,), torch.float32),
-        }
-
-    @property
-    def state_size(self) -> int:
-        return self.policy.state_size
-
-    @torch.inference_mode()
-    def act(
-        self,
-        obs: Tensor,
-        state: Tensor | None,
-        first: Tensor,
-        action_mask: Tensor | None,
-        *,
-        greedy: bool = False,
-        into: Mapping[str, Tensor] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Act:
-        drawn = self.policy.draw(obs, state, first, action_mask, generator or self.generator, greedy=greedy)
-        return Act(
-            self.policy.distribution.to_env(drawn.action), drawn.state, {"action": drawn.action, "logprob": drawn.logprob}
-        )
 
     def begin(self) -> None:
         """Nothing was copied."""
@@ -144,32 +111,13 @@ class TokenPPO:
     def enough(self, metrics: Metrics) -> bool:
         return self.ppo.target_kl is not None and bool(metrics["loss/kl"] > self.ppo.target_kl)
 
-    def merit(self, score: float) -> float | None:
-        return score
-
     @torch.no_grad()
     def finish(self, batch: Batch) -> Metrics:
         """How well the critic foretold, and what there was to learn from."""
         counts, scored = batch["counts"].flatten(1), ~batch["score"].isnan()
-        unfinished = self.policy.unfinished(batch["action"]) & batch["mask"]
         return {
             "loss/explained_variance": explained_variance(batch["value"].flatten(1), batch["value_target"].flatten(1), counts),
             "loss/unscored": 1 - scored.float().mean(),
-            "loss/cut_off": (batch["truncated"] | unfinished).any(1).float().mean(),
+            "loss/cut_off": self.cut_off(batch).float().mean(),
             "loss/tokens": counts.sum() / scored.sum().clamp(min=1),
         }
-
-    def fuse(self, config: TrainConfig) -> None:
-        """There are no kernels for it."""
-
-    def whole(self, vec: DeviceVec) -> Whole | None:
-        return None
-
-    def restarted(self) -> None:
-        """Nothing goes on from batch to batch."""
-
-    def state(self) -> dict[str, Tensor]:
-        return {"generator": self.generator.get_state()}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        self.generator.set_state(state["generator"])
