@@ -53,7 +53,8 @@ LANDER = PPOConfig(gamma=0.999, lam=0.98, entropy_coef=0.01, normalize_reward=Tr
 PENDULUM = PPOConfig(gamma=0.9, lam=0.95, entropy_coef=0.0, normalize_reward=True, normalize_value=True)
 
 PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
-    "cartpole": lambda: _cartpole("cartpole"),
+    # Not normalised, advantages fade as it is solved: one run in twenty ended between 400 and 475 otherwise.
+    "cartpole": lambda: _cartpole("cartpole", ppo=PPOConfig(entropy_coef=0.0, value_coef=0.01, normalize_advantage="none")),
     "acrobot": lambda: _classic("acrobot"),
     "mountain_car": lambda: _classic("mountain_car", steps=4_000_000),
     "pendulum": lambda: _classic("pendulum", ppo=PENDULUM),
