@@ -78,7 +78,7 @@ struct doors {
 
 struct running {
     int pid; /* 0: free */
-    uint8_t why, busy;
+    uint8_t why, state;
     uint64_t execution;
     double started, cpu_s, deadline, next; /* when it has to be looked at again; of one that was killed: when it has to be gone */
     double checked, spent;                 /* when its CPU time was last read, and what it was */
@@ -97,6 +97,7 @@ static int first, waiting;
 /* How many may compute at once: see loop.py. */
 static const double YOUNG_S = 0.01, BUSY_SHARE = 0.1, UNKILLABLE_S = 10;
 enum { MOST_STARTING = 4, MOST_BUSY = 2 };
+enum { UNKNOWN, BUSY, IDLE };
 
 static double now(void) {
     struct timespec time;
@@ -420,7 +421,9 @@ static double cpu_time(int pid) {
 }
 
 static int may_start(double time) {
-    int starting = 0, busy = 0;
+    int starting = 0, computing = 0, awake = 0, quiet = 0;
+    static int who[MOST];
+    static double used_by[MOST];
     for (int index = 0; index < used; index++) {
         struct running *each = &table[index];
         if (!each->pid || each->why != BY_ITSELF) continue;
@@ -430,13 +433,27 @@ static int may_start(double time) {
         }
         if (time - each->checked >= YOUNG_S) {
             double spent = cpu_time(each->pid);
-            each->busy = spent - each->spent > BUSY_SHARE * (time - each->checked);
-            each->spent = spent;
-            each->checked = time;
+            if (spent - each->spent > BUSY_SHARE * (time - each->checked)) {
+                each->state = BUSY;
+                each->spent = spent;
+                each->checked = time;
+            } else {
+                who[quiet] = index;
+                used_by[quiet++] = spent;
+            }
         }
-        busy += each->busy;
+        computing += each->state == BUSY;
+        awake += each->state != IDLE;
     }
-    return busy < MOST_BUSY && starting + busy < MOST_STARTING;
+    for (int index = 0; index < quiet; index++) { /* the others' turns may have come before theirs */
+        struct running *each = &table[who[index]];
+        if (each->state != IDLE && time - each->checked < YOUNG_S * (3 + starting + computing)) continue;
+        awake -= each->state != IDLE;
+        each->state = IDLE;
+        each->spent = used_by[index];
+        each->checked = time;
+    }
+    return awake < MOST_BUSY && starting + awake < MOST_STARTING;
 }
 
 /* Ends what is overdue; seconds until the next one may be, or -1. */

@@ -115,9 +115,12 @@ def test_programs_that_kill_their_worker_every_time_are_given_up():
 
 def test_a_set_up_that_fails_is_ours_and_tried_again_on_a_fresh_zygote():
     with Sandbox(SandboxConfig(workers=1, retries=1)) as sandbox:
-        pid = zygote_of(sandbox).pid
         bad = Program(source=b"print(1)", limits=Limits(cpu_s=1e-9, wall_s=1e-9))  # ended before it is complete
-        (outcome,) = sandbox.run([bad])
+        for _ in range(10):
+            pid = zygote_of(sandbox).pid
+            (outcome,) = sandbox.run([bad])
+            if outcome.status == "internal_error":
+                break  # else it was quicker than its end, as on a core with much else to do
         assert (outcome.status, outcome.attempt, outcome.stdout) == ("internal_error", 2, b"")
         assert outcome.detail.startswith("set-up failed")
         assert sandbox.run([QUICK])[0].status == "ok"

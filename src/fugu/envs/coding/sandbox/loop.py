@@ -19,6 +19,8 @@ _MOST_STARTING, _MOST_BUSY = 4, 2
 """programs that compute at once, all together and those older than _YOUNG_S; a zygote is meant for one core"""
 _YOUNG_S, _BUSY_SHARE = 0.01, 0.1
 """seconds after which a program's CPU time says whether it computes, and the share of the time from which on it does"""
+_UNKNOWN, _BUSY, _IDLE = range(3)
+"""what is known of a program; one that used no time while others computed may be waiting for its turn, so that takes longer to tell"""
 _UNKILLABLE_S = 10.0
 """seconds after which a process that was killed and is still there never will be gone"""
 
@@ -26,12 +28,12 @@ _UNKILLABLE_S = 10.0
 class _Running:
     """Not a dataclass: that module brings ten others along, and every fork would copy the tables of their memory."""
 
-    __slots__ = ("busy", "checked", "cpu_s", "deadline", "execution", "next", "spent", "started", "why")
+    __slots__ = ("checked", "cpu_s", "deadline", "execution", "next", "spent", "started", "state", "why")
 
     def __init__(self, order: wire.Order, now: float) -> None:
         self.execution, self.started, self.cpu_s, self.deadline = (order.execution, now, order.cpu_s, now + order.wall_s)
         self.next = now + min(order.cpu_s, order.wall_s)  # when to look again; of one that was killed: when it has to be gone
-        self.checked, self.spent, self.busy = now, 0.0, False
+        self.checked, self.spent, self.state = now, 0.0, _UNKNOWN
         self.why = wire.BY_ITSELF
 
 
@@ -100,7 +102,8 @@ class Server:
             _close(each_waiting[1])
 
     def _may_start(self, now: float) -> bool:
-        starting = busy = 0
+        starting = computing = awake = 0
+        quiet: list[tuple[_Running, float]] = []
         for pid, each in self.running.items():
             if each.why != wire.BY_ITSELF:
                 continue
@@ -109,10 +112,17 @@ class Server:
                 continue
             if now - each.checked >= _YOUNG_S:
                 spent = _cpu_time(pid)
-                each.busy = spent - each.spent > _BUSY_SHARE * (now - each.checked)
-                each.spent, each.checked = spent, now
-            busy += each.busy
-        return busy < _MOST_BUSY and starting + busy < _MOST_STARTING
+                if spent - each.spent > _BUSY_SHARE * (now - each.checked):
+                    each.state, each.spent, each.checked = _BUSY, spent, now
+                else:
+                    quiet.append((each, spent))
+            computing += each.state == _BUSY
+            awake += each.state != _IDLE
+        for each, spent in quiet:  # the others' turns may have come before theirs
+            if each.state == _IDLE or now - each.checked >= _YOUNG_S * (3 + starting + computing):
+                awake -= each.state != _IDLE
+                each.state, each.spent, each.checked = _IDLE, spent, now
+        return awake < _MOST_BUSY and starting + awake < _MOST_STARTING
 
     def _start(self, order: wire.Order, descriptors: array.array[int]) -> None:
         try:
