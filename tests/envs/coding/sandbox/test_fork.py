@@ -469,7 +469,7 @@ def test_hostile_text_in_the_detail_cannot_be_taken_for_anything_else(run):
 
 @pytest.mark.slow
 def test_many_that_compute_do_not_slow_each_other_into_their_wall_limits():
-    """Two dozen at once on one core would take 7 s each; two at a time they take well under one."""
+    """Two dozen at once on one core would take 7 s each; a few at a time they take a second or two."""
     usable = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(usable)})
     try:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fugu.envs.coding.sandbox import Limits, Program, Sandbox, SandboxConfig, probe, worker, zygote
+from fugu.envs.coding.sandbox import Limits, Program, Sandbox, SandboxConfig, loop, probe, wire, worker, zygote
 from fugu.errors import SandboxError
 
 pytestmark = pytest.mark.usefixtures("sandbox")
@@ -119,3 +119,31 @@ def test_what_the_manager_does_with_signals_is_not_inherited(monkeypatch, compil
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         signal.signal(signal.SIGCHLD, before)
         probe._examine.cache_clear()
+
+
+@pytest.fixture
+def four(monkeypatch):
+    """A server with four programs started at 0, and the CPU time of each, to be set."""
+    spent = dict.fromkeys(range(4), 0.0)
+    monkeypatch.setattr(loop, "_cpu_time", spent.__getitem__)
+    server = object.__new__(loop.Server)
+    order = wire.Order(wire.RUN, 0, 9.0, 9.0, *[0] * (len(wire.Order._fields) - 4))
+    server.running = {pid: loop._Running(order, 0.0) for pid in spent}
+    return server, spent
+
+
+def test_who_had_no_turn_while_others_computed_is_not_taken_for_a_sleeper(four):
+    server, spent = four
+    spent[0] = spent[1] = 0.006
+    assert not server._may_start(0.012)
+    spent[2] = spent[3] = 0.006  # the others' turn
+    assert not server._may_start(0.024)
+    assert [each.state for each in server.running.values()] == [loop._BUSY] * 4
+
+
+def test_sleepers_take_no_place_soon_after_they_started(four):
+    server, spent = four
+    assert not server._may_start(0.012)
+    assert server._may_start(0.04)
+    spent[3] = 0.02
+    assert server._may_start(0.06) and [each.state for each in server.running.values()] == [loop._IDLE] * 3 + [loop._BUSY]
