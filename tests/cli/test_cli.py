@@ -31,12 +31,14 @@ def test_help_answers_at_once_and_imports_nothing_heavy() -> None:
         f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr); sys.exit(rc)"
     )
     for arguments in ([], ["--help"], ["--version"]):
-        start = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
-        seconds = time.perf_counter() - start
-        assert done.returncode == 0 and done.stderr.strip() == "[]"
-        assert "fugu" in done.stdout
-        assert seconds < 0.5
+        seconds = []
+        for _ in range(3):
+            start = time.perf_counter()
+            done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+            seconds.append(time.perf_counter() - start)
+            assert done.returncode == 0 and done.stderr.strip() == "[]"
+            assert "fugu" in done.stdout
+        assert min(seconds) < 0.5, seconds
 
 
 @pytest.mark.parametrize(

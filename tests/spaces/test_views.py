@@ -290,10 +290,12 @@ def test_a_batch_of_1024_mixed_rows_becomes_tensors_in_microseconds() -> None:
     layout = Layout(space)
     rows = torch.from_numpy(layout.zeros(1024))
     took = []
-    for _ in range(200):
-        start = time.perf_counter()
-        tensors(layout, rows)
-        took.append(time.perf_counter() - start)
+    for _ in range(20):
+        for _ in range(200):
+            start = time.perf_counter()
+            tensors(layout, rows)
+            took.append(time.perf_counter() - start)
+        time.sleep(0.02)  # one slow moment of the machine is not the whole of the measurement
     best = min(took) * 1e6
     print(f"1,024 rows of 4 leaves -> tensors: {best:.1f} us at best, {np.median(took) * 1e6:.1f} us in the middle")
     assert best < 50

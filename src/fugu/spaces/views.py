@@ -9,6 +9,7 @@ have any strides (a slice of the horizon, a transposed buffer) as long as each r
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -52,6 +53,20 @@ def leaf_tensors(layout: Layout, rows: Tensor) -> list[Tensor]:
     _check_memory(layout, rows)
     if rows.numel() == 0:
         rows = rows.new_empty(rows.shape)  # numpy's empty arrays have strides that no view can start from
+    if torch.compiler.is_compiling():
+        return _traced(layout, rows)
+    views = []
+    as_dtype = {layout.dtype_name: rows}
+    for start, _, dtype, shape in layout.spans:
+        if (items := as_dtype.get(dtype)) is None:
+            items = as_dtype[dtype] = rows.view(TORCH_DTYPES[dtype])
+        first = items.storage_offset() + start * rows.element_size() // items.element_size()
+        views.append(items.as_strided(items.shape[:-1] + shape, items.stride()[:-1] + _strides(shape), first))
+    return views
+
+
+def _traced(layout: Layout, rows: Tensor) -> list[Tensor]:
+    """The same views in steps that a compiler sees through: it takes no offsets and strides, and nothing is won without them."""
     views = []
     for start, length, dtype, shape in layout.spans:
         part = rows.narrow(-1, start, length)
@@ -63,6 +78,12 @@ def leaf_tensors(layout: Layout, rows: Tensor) -> list[Tensor]:
             part = _split_last_axis(part, shape)
         views.append(part)
     return views
+
+
+@functools.cache
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of an array of that shape that lies in one piece, in items."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def write_leaves(layout: Layout, rows: Tensor, leaves: Sequence[Tensor]) -> None:
@@ -107,10 +128,10 @@ def _reinterpret(items: Tensor, dtype: torch.dtype) -> Tensor:
 def _split_last_axis(part: Tensor, shape: tuple[int, ...]) -> Tensor:
     """``[*batch, items]`` -> ``[*batch, *shape]``, a view.
 
-    Traced, the batch sizes must not be named: torch 2.13 cannot give back a view that changed the dtype and whose sizes are
+    The batch sizes must not be named: torch 2.13 cannot give back a view that changed the dtype and whose sizes are
     symbolic (it takes the strides of the new dtype for those of the old one). Windows say the same without them.
     """
-    if not torch.compiler.is_compiling() or 0 in shape:
+    if 0 in shape:
         return part.view(part.shape[:-1] + shape)
     for axis, size in enumerate(reversed(shape[1:]), start=1):
         part = part.unfold(-axis, size, size).movedim(-1, -axis)
