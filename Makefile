@@ -16,7 +16,7 @@ test: $(VENV)/.test  ## the everyday suite
 test-slow: $(VENV)/.test  ## what takes longer than a few seconds
 	$(BIN)/python -m pytest -m "slow and not gpu and not extras"
 
-test-learning: $(VENV)/.extras  ## the presets that take minutes to train, five seeds each
+test-learning: $(VENV)/.extras  ## what takes many minutes to train, five seeds of most
 	$(BIN)/python -m pytest -m learning
 
 test-extras: $(VENV)/.extras  ## environments nobody here wrote: Atari, MuJoCo, MiniGrid, PettingZoo

@@ -63,9 +63,11 @@ def test_a_few_updates_make_it_better(tmp_path):
     assert trained(0, tmp_path / "start.safetensors", updates=12) >= start + 0.08
 
 
-@pytest.mark.slow
+# one seed takes two minutes
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(0, marks=pytest.mark.slow), *(pytest.param(seed, marks=pytest.mark.learning) for seed in range(1, 5))]
+)
 def test_every_member_of_the_family_learns_it_and_the_controls_do_not(seed, tmp_path):
     path = tmp_path / "start.safetensors"
     start = imitated(seed, path)

@@ -47,7 +47,7 @@ def test_without_the_bonus_both_learn(tmp_path):
         assert min(scores) >= 0.97, (critic, scores)
 
 
-@pytest.mark.slow
+@pytest.mark.learning
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("critic", ["agent", "own"])
 def test_foragers_gather_most_of_the_food_with_either_critic(critic):
@@ -82,9 +82,10 @@ def test_a_speaker_and_a_listener_of_different_kinds_agree_on_a_language(tmp_pat
     assert min(scores) >= 0.9, scores
 
 
-@pytest.mark.extras
+@pytest.mark.learning
 @pytest.mark.timeout(1800)
 def test_simple_spread_and_speaker_listener_improve(tmp_path):
+    pytest.importorskip("mpe2")
     for env in ("simple_spread_v3", "simple_speaker_listener_v4"):
         run = train(f"mpe2.{env}:parallel_env", 0, tmp_path, steps=400_000)
         curve = [row["episode/return"] for row in run.metrics() if "episode/return" in row]
