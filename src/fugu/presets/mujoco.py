@@ -66,4 +66,22 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
         ppo=PPOConfig(gamma=0.98, lam=0.92, entropy_coef=0.0, normalize_reward=True, reward_clip=10.0),
         optimizer=OptimizerConfig(learning_rate=3e-4),
     ),
+    # Neither is done after a million steps, where the curves still rise.
+    "Humanoid-v5": lambda: _mujoco(
+        "Humanoid-v5",
+        epochs=5,
+        minibatch=1024,
+        vector=VectorConfig(num_envs=32),
+        policy=PolicyConfig(hidden=(256, 256), activation="relu", initial_std=0.3, share=False, normalize_observation=True),
+        ppo=PPOConfig(lam=0.9, entropy_coef=0.0, normalize_reward=True, reward_clip=10.0),
+        optimizer=OptimizerConfig(learning_rate=3e-4),
+    ),
+    "HumanoidStandup-v5": lambda: _mujoco(
+        "HumanoidStandup-v5",
+        epochs=5,
+        minibatch=256,
+        policy=PolicyConfig(hidden=(256, 256), activation="relu", initial_std=0.15, share=False, normalize_observation=True),
+        ppo=PPOConfig(lam=0.9, entropy_coef=0.0, normalize_reward=True, reward_clip=10.0),
+        optimizer=OptimizerConfig(learning_rate=3e-4),
+    ),
 }
