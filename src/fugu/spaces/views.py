@@ -66,7 +66,7 @@ def leaf_tensors(layout: Layout, rows: Tensor) -> list[Tensor]:
 
 
 def _traced(layout: Layout, rows: Tensor) -> list[Tensor]:
-    """The same views in steps that a compiler sees through: it takes no offsets and strides, and nothing is won without them."""
+    """The same views in steps that a compiler sees through, which offsets and strides are not; inside a graph steps cost nothing."""
     views = []
     for start, length, dtype, shape in layout.spans:
         part = rows.narrow(-1, start, length)
