@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.timing import in_time
 
 import fugu
 from fugu.cli.doctor import EXTRAS, Item, _cuda, gpu_item, torch_item
@@ -38,7 +39,7 @@ def test_help_answers_at_once_and_imports_nothing_heavy() -> None:
             seconds.append(time.perf_counter() - start)
             assert done.returncode == 0 and done.stderr.strip() == "[]"
             assert "fugu" in done.stdout
-        assert min(seconds) < 0.5, seconds
+        in_time(min(seconds), 0.5)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +324,7 @@ def test_ctrl_c_is_one_line_and_exit_code_130(tmp_path: Path) -> None:
     assert process.stderr is not None
     assert process.stderr.readline() == "here\n"
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=50)
     assert process.returncode == 130 and err.strip() == "interrupted"
 
 

@@ -168,7 +168,7 @@ def test_a_terminal_that_goes_away_ends_it_without_a_traceback() -> None:
     while b"q quits" not in written:
         written += os.read(master, 1 << 16)
     os.close(master)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 129 and err == b""
 
 

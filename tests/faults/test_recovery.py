@@ -18,6 +18,7 @@ import pytest
 import fugu
 from fugu.errors import CallOrderError, ConfigError, EnvError, EnvTimeout
 from tests.faults.faulty import Faulty, healthy, one_bad
+from tests.timing import in_time
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -67,7 +68,7 @@ def test_reset_after_one_worker_raised_while_another_sent_infos():
                 vec.step(ACTIONS)
         start = time.monotonic()
         vec.reset(seed=1)
-        assert time.monotonic() - start < 2
+        in_time(time.monotonic() - start, 2)
 
 
 @pytest.mark.parametrize("isolate", [False, True])
@@ -77,8 +78,8 @@ def test_ctrl_c_then_reset_goes_on(isolate):
         for i in range(6):
             vec.reset(seed=9)
             timer = threading.Timer(0.03 + 0.011 * i, os.kill, (os.getpid(), signal.SIGINT))
-            timer.start()
             with pytest.raises(KeyboardInterrupt):
+                timer.start()
                 while True:
                     vec.step(ACTIONS)
             timer.join()
@@ -88,9 +89,10 @@ def test_ctrl_c_then_reset_goes_on(isolate):
 def test_an_interrupted_call_does_not_answer_the_next_one():
     with fugu.vector.make(Slow, 2, backend="process", num_workers=2, isolate=True) as vec:
         timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
-            vec.call("name_of", "old", 0.4)
+            timer.start()
+            vec.call("name_of", "old", 1.0)
+            time.sleep(10)  # should it come that late
         timer.join()
         assert vec.call("name_of", "new") == ["new", "new"]
 
@@ -136,7 +138,7 @@ with fugu.vector.make(lambda: gymnasium.make("Mine-v0"), 2, backend="process", n
     print([s.x for s in vec.get_attr("st")], [infos[i]["st"].x for i in range(2)])
 """
     )
-    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=20, cwd=tmp_path)
+    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert (out.stdout.strip(), out.returncode) == ("[1, 1] [2, 2]", 0), out.stderr
 
 
@@ -145,13 +147,13 @@ def test_envs_of_the_calling_process_have_their_time_limits_too(backend):
     start = time.monotonic()
     with pytest.raises(EnvTimeout, match="start_timeout"):
         fugu.vector.make(one_bad(6, 0, "sleep", phase="make"), backend=backend, start_timeout=1)
-    assert time.monotonic() - start < 4
+    in_time(time.monotonic() - start, 4)
     vec = fugu.vector.make(one_bad(6, 0, "sleep", phase="close"), backend=backend)
     vec.reset()
     start = time.monotonic()
     with pytest.warns(RuntimeWarning, match="no answer within 3 s"):
         vec.close()
-    assert time.monotonic() - start < 5
+    in_time(time.monotonic() - start, 5)
 
 
 class Stubborn(Faulty):
@@ -168,7 +170,7 @@ def test_an_env_that_swallows_exceptions_is_interrupted_all_the_same():
         start = time.monotonic()
         with pytest.raises(EnvTimeout):
             vec.step(ACTIONS[:1])
-        assert time.monotonic() - start < 2
+        in_time(time.monotonic() - start, 2)
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])

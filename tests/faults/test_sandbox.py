@@ -19,6 +19,7 @@ import pytest
 from fugu.envs.coding.sandbox import Call, Limits, Program, Sandbox, SandboxConfig
 from fugu.envs.coding.sandbox.probe import examine
 from fugu.errors import SandboxError
+from tests.timing import in_time
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the fork backend needs Linux"),
@@ -76,7 +77,7 @@ def test_a_stopped_zygote_is_noticed_and_replaced():
         start = time.monotonic()
         ((found, outcome),) = sandbox.collect()
         assert (found, outcome.status, outcome.attempt) == (ticket, "ok", 2)
-        assert time.monotonic() - start < 6
+        in_time(time.monotonic() - start, 6)
         assert not stopped.is_running() or stopped.status() == psutil.STATUS_ZOMBIE
 
 
@@ -163,7 +164,8 @@ def test_close_ends_what_is_running_and_can_be_called_again():
     start = time.monotonic()
     sandbox.close()
     sandbox.close()
-    assert time.monotonic() - start < 3 and not sandbox.alive()
+    in_time(time.monotonic() - start, 3)
+    assert not sandbox.alive()
     wait_until(lambda: not any(process.is_running() for process in processes))
     with pytest.raises(SandboxError, match="closed"):
         sandbox.submit(QUICK)
@@ -213,7 +215,7 @@ def test_nothing_is_left_of_a_manager_that_was_killed(stop_first):
 def test_nothing_is_left_after_ctrl_c():
     process, below = start_manager()
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=10)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode in (1, -signal.SIGINT, 130) and b"KeyboardInterrupt" in errors
     wait_until(lambda: not any(each.is_running() for each in below), 3.0)
 
@@ -222,8 +224,8 @@ def test_an_interrupted_collect_can_be_taken_up_again():
     with Sandbox(SandboxConfig(workers=1)) as sandbox:
         tickets = {sandbox.submit(SLEEPER) for _ in range(4)}
         timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
+            timer.start()
             while True:
                 sandbox.collect()
         timer.join()

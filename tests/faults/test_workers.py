@@ -18,6 +18,7 @@ import pytest
 import fugu
 from fugu.errors import CallOrderError, ConfigError, EnvError, EnvTimeout, WorkerDied
 from tests.faults.faulty import Faulty, healthy, one_bad
+from tests.timing import in_time
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -43,7 +44,7 @@ def step_until_error(vec, limit=12):
 def close_quickly(vec):
     start = time.monotonic()
     vec.close()
-    assert time.monotonic() - start < 5
+    in_time(time.monotonic() - start, 5)
 
 
 @pytest.mark.parametrize("isolate", [False, True])
@@ -55,7 +56,7 @@ def test_killed_worker_is_named_within_a_second(isolate):
     os.kill(worker.process.pid, signal.SIGKILL)
     error, took = step_until_error(vec)
     assert isinstance(error, WorkerDied)
-    assert took < 1
+    in_time(took, 1)
     assert error.signal == signal.SIGKILL
     assert error.worker == 1
     assert error.envs == (4, 5, 6, 7)
@@ -78,7 +79,7 @@ def test_env_that_takes_its_process_down_is_reported(fault, signum, code, phase)
             vec.reset()
             for _ in range(5):
                 vec.step(ACTIONS)
-    assert time.monotonic() - start < 6
+    in_time(time.monotonic() - start, 6)
     assert (caught.value.signal, caught.value.exitcode) == (signum, code)
     assert caught.value.phase == phase
     assert 6 in caught.value.envs
@@ -138,7 +139,7 @@ def test_values_that_do_not_fit_the_spaces_are_refused_by_name(backend, bad, fau
     assert isinstance(error, EnvError)
     assert text in str(error)
     assert error.envs == (bad,)
-    assert took < 1
+    in_time(took, 1)
 
 
 @pytest.mark.parametrize("fault", ["sleep", "spin", "hold_gil", "stop"])
@@ -148,7 +149,8 @@ def test_hanging_worker_raises_at_the_timeout_and_closes(fault):
     error, took = step_until_error(vec)
     assert isinstance(error, EnvTimeout)
     assert error.envs == (6,)
-    assert 0.4 < took < 1.5
+    assert took > 0.4
+    in_time(took, 1.5)
     assert ("stopped by a signal" in str(error)) == (fault == "stop")
     close_quickly(vec)
 
@@ -161,7 +163,8 @@ def test_env_that_hangs_in_the_calling_process_raises_at_the_timeout(backend, fa
     error, took = step_until_error(vec)
     assert isinstance(error, EnvTimeout)
     assert error.envs == (1,) and error.worker is None
-    assert 0.4 < took < 1.5
+    assert took > 0.4
+    in_time(took, 1.5)
     close_quickly(vec)
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
 
@@ -171,7 +174,8 @@ def test_native_code_that_comes_back_too_late_raises_when_it_is_back():
     vec.reset()
     error, took = step_until_error(vec)
     assert isinstance(error, EnvTimeout)
-    assert 0.9 < took < 2
+    assert took > 0.9
+    in_time(took, 2)
     close_quickly(vec)
 
 
@@ -203,7 +207,7 @@ def test_hang_in_construction_and_in_reset_raises_at_their_timeouts(fault):
     start = time.monotonic()
     with pytest.raises(EnvTimeout, match="start_timeout"):
         fugu.vector.make(one_bad(8, 6, fault, phase="make"), backend="process", start_timeout=1)
-    assert time.monotonic() - start < 6
+    in_time(time.monotonic() - start, 6)
     with fugu.vector.make(one_bad(8, 6, fault, phase="reset"), backend="process", reset_timeout=0.5) as vec:
         with pytest.raises(EnvTimeout, match="reset_timeout"):
             vec.reset()
@@ -309,7 +313,9 @@ def test_children_of_an_env_end_with_it():
     started = psutil.Process(vec._runner._workers[-1].process.pid).children()
     assert [p.name() for p in started] == ["sleep"]
     vec.close()
-    _, alive = psutil.wait_procs(started, timeout=1)
+    start = time.monotonic()
+    _, alive = psutil.wait_procs(started, timeout=10)
+    in_time(time.monotonic() - start, 1)
     assert all(process.status() == psutil.STATUS_ZOMBIE for process in alive)
 
 
@@ -356,7 +362,7 @@ def test_a_dead_group_is_noticed_while_others_keep_finishing():
         while time.monotonic() - start < 5:
             vec.recv()
             vec.send(ACTIONS[:2])
-    assert time.monotonic() - start < 1.5
+    in_time(time.monotonic() - start, 1.5)
     assert caught.value.envs == (4, 5)
     vec.close()
 
@@ -414,4 +420,4 @@ def test_close_while_workers_step_takes_no_longer_than_the_step():
         vec.send(ACTIONS[:2])
     start = time.monotonic()
     vec.close()
-    assert time.monotonic() - start < 0.5
+    in_time(time.monotonic() - start, 0.5)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from fugu.run.timer import Timer, shares
+from tests.timing import in_time
 
 
 class Clock:
@@ -79,4 +80,4 @@ def test_a_switch_costs_about_a_microsecond_at_most() -> None:
             with timer("env"):
                 pass
         best = min(best, time.perf_counter() - start)
-    assert best / 1000 < 3e-6  # measured 0.6; loose for slow machines
+    in_time(best / 1000, 3e-6)  # measured 0.6; loose for slow machines

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fugu.errors import SpaceError
 from fugu.spaces import Layout, Packer, bound
 from tests.spaces.strategies import DTYPES, generators, spaces, value_of
+from tests.timing import in_time
 
 torch = pytest.importorskip("torch")
 from fugu.spaces.views import INDUCTOR_VIEWS_BOOL, TORCH_DTYPES, leaf_tensors, tensors, write_leaves  # noqa: E402
@@ -296,6 +297,5 @@ def test_a_batch_of_1024_mixed_rows_becomes_tensors_in_microseconds() -> None:
             tensors(layout, rows)
             took.append(time.perf_counter() - start)
         time.sleep(0.02)  # one slow moment of the machine is not the whole of the measurement
-    best = min(took) * 1e6
-    print(f"1,024 rows of 4 leaves -> tensors: {best:.1f} us at best, {np.median(took) * 1e6:.1f} us in the middle")
-    assert best < 50
+    print(f"1,024 rows of 4 leaves -> tensors: {min(took) * 1e6:.1f} us at best, {np.median(took) * 1e6:.1f} us in the middle")
+    in_time(min(took), 50e-6)

@@ -11,6 +11,7 @@ import pytest
 from fugu.envs.coding.judge import Judge
 from fugu.envs.coding.sandbox.contract import Limits
 from fugu.envs.coding.task import AssertTest, CallTest, StdioTest, Task
+from tests.timing import in_time
 
 SECRET = "canary-5b1c9d0e77a1"
 LIMITS = Limits(cpu_s=0.5, wall_s=1.0)
@@ -182,7 +183,8 @@ def test_a_stubborn_program_is_ended_in_time(sandbox):
         "import time\ntime.time = time.monotonic = lambda: 0.0\ndef f(x):\n while True: time.sleep(0.01)",
     ]
     verdicts = Judge(sandbox).score([(task("call"), source) for source in stubborn])
-    assert [v.status for v in verdicts] == ["time_limit"] * 3 and all(v.wall_s < LIMITS.wall_s + 1 for v in verdicts)
+    assert [v.status for v in verdicts] == ["time_limit"] * 3
+    in_time(max(v.wall_s for v in verdicts), LIMITS.wall_s + 1)
 
 
 def test_chance_is_the_same_every_time(sandbox):

@@ -14,6 +14,7 @@ from fugu.envs.coding.sandbox.protections import gaps
 from tests.envs.coding.sandbox import cases_files, cases_language, cases_network, cases_processes, cases_resources
 from tests.envs.coding.sandbox.case import Case
 from tests.envs.coding.sandbox.world import World
+from tests.timing import in_time
 
 TOPICS = (cases_resources, cases_files, cases_network, cases_processes, cases_language)
 CASES: list[Case] = [case for topic in TOPICS for case in topic.CASES]
@@ -87,7 +88,7 @@ class Arena:
     def check(self, case: Case, outcome: Outcome, benign: Outcome) -> None:
         """Whether it ended as it should, and left the harness as it was."""
         assert outcome.status in case.statuses, outcome
-        assert outcome.wall_s <= case.limits.get("wall_s", Limits().wall_s) + 1.0
+        in_time(outcome.wall_s, case.limits.get("wall_s", Limits().wall_s) + 1.0)
         if case.stdout is not None:
             assert outcome.stdout == case.stdout
         if case.results is not None:
@@ -119,6 +120,6 @@ class Arena:
         took = time.monotonic() - start
         (benign,) = self.run([BENIGN])
         self.check(case, outcome, benign)
-        assert took <= case.limits.get("wall_s", Limits().wall_s) + self.slack
+        in_time(took, case.limits.get("wall_s", Limits().wall_s) + self.slack)
         left = self.world.unchanged(before, seconds=self.removal)
         assert left == {}, left
