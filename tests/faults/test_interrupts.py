@@ -15,7 +15,7 @@ import pytest
 import fugu
 from fugu.vector.launch import Worker, anonymous_file, end_all
 from tests.faults.faulty import Faulty
-from tests.timing import in_time
+from tests.timing import gone_in, in_time
 
 PROGRAM = r"""
 import functools, os, sys, time
@@ -68,11 +68,7 @@ def end(child: subprocess.Popen, workers: list[psutil.Process], seconds: float) 
     began = time.monotonic()
     _, errors = child.communicate(timeout=60)
     in_time(time.monotonic() - began, seconds)
-    began = time.monotonic()
-    _, alive = psutil.wait_procs(workers, timeout=10)
-    in_time(time.monotonic() - began, 1)
-    left = [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-    assert not left, "workers live on"
+    gone_in(workers, 1)
     return child.returncode, errors
 
 
