@@ -145,8 +145,8 @@ def test_atari_games_are_what_gymnasiums_own_wrappers_make_of_them(capfd):
     for action in np.random.default_rng(0).integers(0, 4, 600):
         one, other = ours.step(action), theirs.step(action)
         np.testing.assert_equal(one[0], other[0])
-        assert one[1:4] == other[1:4]
+        assert one[1:] == other[1:]
         if one[2] or one[3]:
             ends += 1
-            np.testing.assert_equal(ours.reset()[0], theirs.reset()[0])
+            np.testing.assert_equal(ours.reset(), theirs.reset())
     assert ends >= 1
