@@ -83,7 +83,7 @@ $(VENV)/.peers: $(VENV)/.test
 .venv-nethack/.ready: $(SOURCES)
 	$(PYTHON) -m venv .venv-nethack
 	.venv-nethack/bin/pip install --quiet --upgrade pip
-	.venv-nethack/bin/pip install --quiet "nle>=1.3" minihack "setuptools<81" psutil cloudpickle pytest pytest-timeout
+	.venv-nethack/bin/pip install --quiet "nle>=1.3" minihack "setuptools<81" psutil cloudpickle pytest pytest-timeout pytest-rerunfailures
 	.venv-nethack/bin/pip install --quiet --no-deps --editable .
 	touch $@
 
