@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from tests.timing import in_time
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """``-m gpu`` where there is none says so, instead of failing."""
@@ -55,11 +57,13 @@ def no_leaks() -> Iterator[None]:
     before = descriptors(), set(threading.enumerate()), len(mappings()), children(), set(os.listdir("/dev/shm"))
     yield
     gc.collect()
-    deadline = time.monotonic() + 10
-    while children() - before[3] and time.monotonic() < deadline:
+    began = time.monotonic()
+    while children() - before[3] and time.monotonic() < began + 10:
         time.sleep(0.02)
+    took = time.monotonic() - began
     assert not children() - before[3], "processes left behind"
     assert not set(threading.enumerate()) - before[1], "threads left behind"
     assert not descriptors() - before[0], "descriptors left behind"
     assert len(mappings()) <= before[2], "shared mappings left behind"
     assert not set(os.listdir("/dev/shm")) - before[4], "files in /dev/shm left behind"
+    in_time(took, 2)

@@ -21,6 +21,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces as gs
+from tests.timing import in_time
 
 import fugu
 from fugu import vector
@@ -168,8 +169,11 @@ def test_a_terminal_that_goes_away_ends_it_without_a_traceback() -> None:
     while b"q quits" not in written:
         written += os.read(master, 1 << 16)
     os.close(master)
+    began = time.monotonic()
     _, err = process.communicate(timeout=60)
+    took = time.monotonic() - began
     assert process.returncode == 129 and err == b""
+    in_time(took, 20)
 
 
 def test_ctrl_z_gives_the_terminal_back_for_as_long_as_it_sleeps() -> None:

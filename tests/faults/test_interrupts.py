@@ -67,8 +67,9 @@ def start(phase: str, backend: str) -> tuple[subprocess.Popen, list[psutil.Proce
 def end(child: subprocess.Popen, workers: list[psutil.Process], seconds: float) -> tuple[int, str]:
     began = time.monotonic()
     _, errors = child.communicate(timeout=60)
-    in_time(time.monotonic() - began, seconds)
+    took = time.monotonic() - began
     gone_in(workers, 1)
+    in_time(took, seconds)
     return child.returncode, errors
 
 

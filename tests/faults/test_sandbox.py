@@ -164,11 +164,12 @@ def test_close_ends_what_is_running_and_can_be_called_again():
     start = time.monotonic()
     sandbox.close()
     sandbox.close()
-    in_time(time.monotonic() - start, 3)
+    took = time.monotonic() - start
     assert not sandbox.alive()
     wait_until(lambda: not any(process.is_running() for process in processes))
     with pytest.raises(SandboxError, match="closed"):
         sandbox.submit(QUICK)
+    in_time(took, 3)
 
 
 def test_a_sandbox_opened_in_a_thread_outlives_it():
@@ -215,9 +216,12 @@ def test_nothing_is_left_of_a_manager_that_was_killed(stop_first):
 def test_nothing_is_left_after_ctrl_c():
     process, below = start_manager()
     process.send_signal(signal.SIGINT)
+    start = time.monotonic()
     _, errors = process.communicate(timeout=60)
+    took = time.monotonic() - start
     assert process.returncode in (1, -signal.SIGINT, 130) and b"KeyboardInterrupt" in errors
     wait_until(lambda: not any(each.is_running() for each in below), 3.0)
+    in_time(took, 10)
 
 
 def test_an_interrupted_collect_can_be_taken_up_again():

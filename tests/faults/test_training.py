@@ -108,12 +108,13 @@ def test_a_signal_saves_and_names_the_way_on(number, code, tmp_path):
     began = time.monotonic()
     process.send_signal(number)
     status, said = finish(process)
-    in_time(time.monotonic() - began, 5)
+    took = time.monotonic() - began
     assert status == code
     assert "fugu train --resume" in said and "Traceback" not in said
     lines = [json.loads(line) for line in (only_run(tmp_path) / "metrics.jsonl").read_text().splitlines()]
     saved = max(int(p.name.split("_")[1]) for p in (only_run(tmp_path) / "checkpoints").glob("step_*"))
     assert saved == lines[-1]["steps"]
+    in_time(took, 5)
     process = fugu("train", "--resume", "latest", "--steps", str(saved + 2000), cwd=tmp_path)
     code, said = finish(process)
     assert code == 0, said
@@ -131,10 +132,11 @@ def test_a_signal_while_an_environment_is_slow_saves_within_seconds_and_leaves_n
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
         status, said = finish(process)
-        in_time(time.monotonic() - began, 5)
+        took = time.monotonic() - began
         assert status == 130 and "fugu train --resume" in said, said
         assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
         assert list(only_run(tmp_path).glob("checkpoints/step_*"))
+        in_time(took, 5)
     finally:
         process.kill()
 
@@ -154,11 +156,12 @@ def test_a_signal_to_every_process_of_a_run_saves_like_one_to_the_first(tmp_path
         time.sleep(0.3)
         process.terminate()
         status, said = finish(process)
-        in_time(time.monotonic() - began, 5)
+        took = time.monotonic() - began
         assert status == 143, said
         assert "fugu train --resume" in said and "worker" not in said, said
         assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
         assert list(only_run(tmp_path).glob("checkpoints/step_*"))
+        in_time(took, 5)
     finally:
         process.kill()
 

@@ -134,8 +134,9 @@ def test_steps_of_all_environments_are_under_way_together():
         vec.reset(0)
         start = time.monotonic()
         vec.step(np.full(20, 50))
-        in_time(time.monotonic() - start, 0.5)
+        took = time.monotonic() - start
         assert CLOCK.most == 20
+        in_time(took, 0.5)
 
 
 def test_a_worker_sets_all_of_its_environments_going_before_it_waits():
@@ -263,8 +264,9 @@ def test_one_that_is_never_done_is_late_and_named():
         start = time.monotonic()
         with pytest.raises(EnvTimeout, match="step_timeout") as caught:
             vec.step(np.array([1, NEVER, 1]))
-        in_time(time.monotonic() - start, 1)
+        took = time.monotonic() - start
         assert caught.value.envs == (1,)
+        in_time(took, 1)
 
 
 def test_as_long_as_one_after_the_other_is_done_nobody_is_late(monkeypatch):
