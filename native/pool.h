@@ -1,6 +1,8 @@
-// Persistent threads that share out the chunks of a job. Each has a share of its own, the same every time, so that what they work
-// on stays in its core's cache; whoever is done with that takes half of what another has left. The caller of finish() is one of
-// them, so a job needs no thread but the caller's. Nothing is allocated when a job starts. Idle threads spin briefly, then sleep.
+// Persistent threads that share out the chunks of a job. Each has a share of its own, nearly the same every time, so that what they
+// work on stays in its core's cache; whoever is done with that takes half of what another has left. Cores differ in speed (they are
+// of two kinds, or one is also used by others), so the shares follow slowly: all should end together. The caller of finish() is one
+// of the threads, so a job needs no thread but the caller's. Nothing is allocated when a job starts. Idle threads spin briefly, then
+// sleep.
 //
 // How long a job of a few microseconds takes is decided by the cache lines that go from core to core. So few do: what there is to
 // do (Pool::Post), how (Job, and what a derived class begins with), and how much is done. Nobody deals out shares, each says of
@@ -9,6 +11,7 @@
 // other has written, and takes it away from it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <thread>
@@ -29,6 +32,8 @@ class Job {
     chunks_ = static_cast<uint32_t>(chunks);
     threads_ = threads;
     shares_ = std::make_unique<Share[]>(threads);
+    edges_ = std::make_unique<Edge[]>(threads + 1);
+    for (size_t t = 0; t <= threads; ++t) edges_[t].at.store(static_cast<uint32_t>(t * chunks / threads), std::memory_order_relaxed);
   }
 
  protected:
@@ -42,6 +47,12 @@ class Job {
   struct Share {
     alignas(kLine) std::atomic<uint64_t> left{0};  // chunks that nobody has taken yet: see Left
     alignas(kLine) std::atomic<uint32_t> done{0};  // chunks that this thread has run, of any share, in all rounds together
+    std::atomic<uint32_t> timed{0};                // the round in which it was last timed with its own share
+    std::atomic<float> each_us{0};                 // what a chunk took then
+  };
+  struct Edge {  // between the share before it and its own
+    std::atomic<uint32_t> at{0};
+    float lean = 0;  // how much longer the share before it takes than the one after it, in both their time; a mean of late
   };
   struct Piece {
     uint32_t first, end;
@@ -59,6 +70,30 @@ class Job {
   };
   bool downwards(size_t share) const { return threads_ > 1 && share % 2 == 0; }
   static bool before(uint32_t number, uint32_t other) { return static_cast<int32_t>(number - other) < 0; }  // of those that wrap
+
+  // Moves a chunk from one share to its neighbour where that would let them end together, before a job starts. Each share keeps one:
+  // who comes late, when a round is over, must not meet a share that nobody has taken from in it.
+  void balance() {
+    if (chunks_ < 2 * threads_) return;
+    for (size_t t = 1; t < threads_; ++t) {
+      const Share &one = shares_[t - 1], &other = shares_[t];
+      if (one.timed.load(std::memory_order_relaxed) != next_ - 1 || other.timed.load(std::memory_order_relaxed) != next_ - 1) continue;
+      const uint32_t edge = share_begin(t), before = edge - share_begin(t - 1), after = share_begin(t + 1) - edge;
+      const float one_us = one.each_us.load(std::memory_order_relaxed) * static_cast<float>(before);
+      const float other_us = other.each_us.load(std::memory_order_relaxed) * static_cast<float>(after);
+      if (one_us + other_us <= 0) continue;  // never timed yet
+      const float chunk = 2.0f / static_cast<float>(before + after);  // how much one of them changes it
+      float& lean = edges_[t].lean;
+      // One who lost its core for a while says little about the next round.
+      lean += std::clamp((one_us - other_us) / (one_us + other_us) - lean, -0.25f, 0.25f) / 8;
+      const float enough = 1.5f * chunk;  // moving one costs the core that gets it
+      const int move = lean > enough && before > 1 ? -1 : lean < -enough && after > 1 ? 1 : 0;
+      if (move == 0) continue;
+      edges_[t].at.store(edge + static_cast<uint32_t>(move), std::memory_order_relaxed);
+      lean += static_cast<float>(move) * chunk;
+    }
+  }
+  uint32_t share_begin(size_t share) const { return edges_[share].at.load(std::memory_order_relaxed); }
 
   // Only the thread that starts the job; everything that run() reads must be in place. Each phase is a round.
   void begin(uint32_t phases) {
@@ -79,7 +114,7 @@ class Job {
     for (uint32_t phase = 0;; ++phase, ++round, due += chunks_) {
       const bool last = phase + 1 == phases;
       // In the last phase helpers need not know when it is over, and looking would cost the caller.
-      work_on(phase, round, index, [&] { return enough() || ((index == 0 || !last) && reached(due)); });
+      work_on(phase, round, index, last, [&] { return enough() || ((index == 0 || !last) && reached(due)); });
       if ((last && index != 0) || !wait(due) || last) return;
       if (!goes_on()) {
         if (index == 0) skip(round + 1);
@@ -89,12 +124,17 @@ class Job {
   }
 
   // Until no chunk is left to be taken: of its own share, then of the others' from where they will come to last. Leaves the others
-  // what they will be done with soon.
+  // what they will be done with soon. All phases but the last are short: there a share is taken as a whole.
   template <typename Enough>
-  void work_on(uint32_t phase, uint32_t round, size_t index, const Enough& enough) {
+  void work_on(uint32_t phase, uint32_t round, size_t index, bool last, const Enough& enough) {
     uint32_t ran = 0;
-    for (Piece piece; !(piece = take(index, round, true)).empty(); ran += piece.size())
+    const double start = last && threads_ > 1 ? now_us() : 0;
+    for (Piece piece; !(piece = take(index, round, true, last ? &most : &all)).empty(); ran += piece.size())
       run(phase, piece.first, piece.end, downwards(index));
+    if (last && threads_ > 1 && ran > 0) {
+      shares_[index].each_us.store(static_cast<float>(now_us() - start) / static_cast<float>(ran), std::memory_order_relaxed);
+      shares_[index].timed.store(round, std::memory_order_relaxed);
+    }
     report(index, ran);
     if (watch(index == 0 ? 1.5 : 0.7, enough)) return;  // the caller's news took its time to get there
     bool patient = true;
@@ -104,7 +144,7 @@ class Job {
         if (watch(2.0, enough)) return;
         patient = false;
       }
-      for (Piece piece; !(piece = take(other, round, false)).empty(); report(index, piece.size()))
+      for (Piece piece; !(piece = take(other, round, false, half)).empty(); report(index, piece.size()))
         run(phase, piece.first, piece.end, downwards(other));
     }
   }
@@ -113,18 +153,25 @@ class Job {
     return !before(Left::of(shares_[share].left.load(std::memory_order_relaxed)).round, round);
   }
 
-  // Half of what is left of a share, so that the last pieces are small and all threads end together; at most `most`. Its own thread
-  // takes them from where it begins, others from where it ends.
-  Piece take(size_t share, uint32_t round, bool own, uint32_t most = kMostChunks) {
+  // What a thread takes at a time: of its own share most of what is left, because every time costs it a wait for all that it has
+  // written, and yet leaves something to others if it is held up; of another's half, so that all end together.
+  static uint32_t all(uint32_t left) { return left; }
+  static uint32_t most(uint32_t left) { return left - left / 4; }
+  static uint32_t half(uint32_t left) { return left - left / 2; }
+
+  // Takes `part(left)` of the chunks that are left of a share. Its own thread takes them from where it begins, others from where it
+  // ends.
+  template <typename Part>
+  Piece take(size_t share, uint32_t round, bool own, const Part& part) {
     std::atomic<uint64_t>& left = shares_[share].left;
     uint64_t seen = left.load(std::memory_order_acquire);
     for (;;) {
       Left now = Left::of(seen);
       if (before(round, now.round)) return {0, 0};
       if (before(now.round, round))
-        now = {round, static_cast<uint32_t>(share * chunks_ / threads_), static_cast<uint32_t>((share + 1) * chunks_ / threads_)};
-      const uint32_t count = std::min((now.end - now.first + 1) / 2, most);
-      if (count == 0) return {0, 0};
+        now = {round, share_begin(share), share_begin(share + 1)};
+      if (now.first == now.end) return {0, 0};
+      const uint32_t count = part(now.end - now.first);
       Piece taken;
       if (downwards(share) == own) {
         taken = {now.end - count, now.end};
@@ -176,6 +223,7 @@ class Job {
   uint32_t chunks_ = 0, next_ = 1;  // the latter: the next round, for the thread that starts it
   size_t threads_ = 0;
   std::unique_ptr<Share[]> shares_;
+  std::unique_ptr<Edge[]> edges_;  // of the shares; changed between jobs
   // On one line, which helpers need once a job: what the caller writes, and what it tells run() if that is what a derived class
   // begins with.
   alignas(kLine) std::atomic<uint32_t> round_{0};  // of the first phase
@@ -200,6 +248,7 @@ class Pool {
 
   // Everything the job reads must be in place. The same job may be started again after finish().
   void start(Job& job) {
+    job.balance();
     job.begin(1);
     if (helpers_.empty()) return;
     announce(&job);
@@ -226,7 +275,8 @@ class Pool {
       job.begin(phases);
       return finish(job);
     }
-    const Job::Piece piece = job.take(0, job.next_, true, 1);
+    job.balance();
+    const Job::Piece piece = job.take(0, job.next_, true, [](uint32_t) { return 1u; });
     prepare();
     job.begin(phases);
     announce(&job);
