@@ -202,7 +202,6 @@ class Worlds {
     if (job.running) throw nb::value_error("this group is running already");
     if (slot < 0 || slot > 1 || command < fugu::EngineApi::kReset || command > fugu::EngineApi::kStepNarrow)
       throw nb::value_error("no such slot or command");
-    job.given = nullptr;
     job.command = command;
     job.slot = slot;
     job.running = true;
@@ -219,12 +218,12 @@ class Worlds {
 
   // Copies a group's actions in and gives the first agent whose action is outside its space, or kNone. Takes arrays that look like
   // the one that was bound, as most do; of others (another type, not contiguous, a list) it says kOther and does nothing.
-  int64_t take(size_t group, nb::handle actions) { return take_and(group, actions, 1, 0); }
+  int64_t take(size_t group, nb::handle actions) { return take_and(group, actions, fugu::Job::kPrepare, 0); }
 
   // The same, and steps the worlds into `slot` if all actions are in their space: start and finish in one.
   int64_t step(size_t group, nb::handle actions, int slot) {
     if (slot < 0 || slot > 1) throw nb::value_error("no such slot");
-    return take_and(group, actions, 2, slot);
+    return take_and(group, actions, fugu::Job::kWork, slot);
   }
 
   int64_t bad_action(size_t group) {
@@ -275,7 +274,7 @@ class Worlds {
     if (group >= groups_.size()) throw nb::index_error("no such group");
     return *groups_[group];
   }
-  int64_t take_and(size_t group, nb::handle actions, uint32_t phases, int slot) {
+  int64_t take_and(size_t group, nb::handle actions, fugu::Job::Phase last, int slot) {
     fugu::Group& job = at(group);
     if (!bound_) throw nb::value_error("bind() first");
     if (job.running) throw nb::value_error("this group is running already");
@@ -285,7 +284,7 @@ class Worlds {
     int64_t bad;
     {
       nb::gil_scoped_release release;
-      pool_.run(job, phases, [&] {
+      pool_.run(job, fugu::Job::kPrepare, last, [&] {
         job.given = static_cast<const char*>(given.view.buf);
         job.command = fugu::EngineApi::kStep;
         job.slot = slot;

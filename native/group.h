@@ -21,17 +21,17 @@ class Group final : public Job {
   }
 
   int command = EngineApi::kStep, slot = 0;
-  // Taking actions is a phase of the job: a thread that copies and checks those of its own worlds has them at hand when it steps
-  // them.
-  const char* given = nullptr;  // what to take first; null: nothing
+  // Preparing worlds is to take their actions: a thread that copies and checks those of its own worlds has them at hand when it
+  // steps them.
+  const char* given = nullptr;
 
   alignas(kLine) bool running = false;  // on a line that only callers write and read
   bool held = false;                    // it runs, and whoever started it waits for it
 
   alignas(kLine) Columns slots[2];  // where its worlds write to
 
-  void run(uint32_t phase, size_t first, size_t end, bool downwards) override {
-    if (given != nullptr && phase == 0) return take(first, end);
+  void run(Phase phase, size_t first, size_t end, bool downwards) override {
+    if (phase == kPrepare) return take(first, end);
     const Columns out = after(slots[slot], first * size_);
     const size_t low = low_ + first * size_, high = std::min(low_ + end * size_, high_);
     api_.run(engine_, command, low, high, downwards, &out, &logs_[first * size_ / kBlock]);

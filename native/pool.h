@@ -1,7 +1,7 @@
 // Persistent threads that share out the chunks of a job. Each has a share of its own, nearly the same every time, so that what they
 // work on stays in its core's cache; whoever is done with that takes half of what another has left. Cores differ in speed (they are
-// of two kinds, or one is also used by others), so the shares follow slowly: all should end together. The caller of finish() is one
-// of the threads, so a job needs no thread but the caller's. Nothing is allocated when a job starts. Idle threads spin briefly, then
+// of two kinds, or one is also used by others), so the borders follow it, a chunk at a time. The caller of finish() is one of the
+// threads, so a job needs no thread but the caller's. Nothing is allocated when a job starts. Idle threads spin briefly, then
 // sleep.
 //
 // How long a job of a few microseconds takes is decided by the cache lines that go from core to core. So few do: what there is to
@@ -19,6 +19,10 @@
 
 #include "control.h"
 
+#ifndef FUGU_MAY_STALL
+#define FUGU_MAY_STALL()  // where it would be worst if a thread lost its core: tests let that happen
+#endif
+
 namespace fugu {
 
 constexpr uint32_t kMostChunks = UINT16_MAX;
@@ -32,27 +36,28 @@ class Job {
     chunks_ = static_cast<uint32_t>(chunks);
     threads_ = threads;
     shares_ = std::make_unique<Share[]>(threads);
-    edges_ = std::make_unique<Edge[]>(threads + 1);
-    for (size_t t = 0; t <= threads; ++t) edges_[t].at.store(static_cast<uint32_t>(t * chunks / threads), std::memory_order_relaxed);
+    for (size_t t = 0; t < threads; ++t) {
+      shares_[t].begin.store(static_cast<uint32_t>(t * chunks / threads), std::memory_order_relaxed);
+      shares_[t].end.store(static_cast<uint32_t>((t + 1) * chunks / threads), std::memory_order_relaxed);
+    }
   }
+
+  // What a job may consist of: something short that prepares all chunks, and the work on them.
+  enum Phase : uint32_t { kPrepare = 0, kWork = 1 };
 
  protected:
   // The chunks [first, end) in a phase of the job; downwards: from the last on.
-  virtual void run(uint32_t phase, size_t first, size_t end, bool downwards) = 0;
-  // Whether the next phase takes place, once all chunks of one are done; the same for all threads until the job is finished.
+  virtual void run(Phase phase, size_t first, size_t end, bool downwards) = 0;
+  // Whether the work takes place, once all chunks are prepared; the same for all threads until the job is finished.
   virtual bool goes_on() const = 0;
 
  private:
   friend class Pool;
   struct Share {
     alignas(kLine) std::atomic<uint64_t> left{0};  // chunks that nobody has taken yet: see Left
+    std::atomic<uint32_t> begin{0}, end{0};        // of what is left at the start of a round; changed between jobs
     alignas(kLine) std::atomic<uint32_t> done{0};  // chunks that this thread has run, of any share, in all rounds together
-    std::atomic<uint32_t> timed{0};                // the round in which it was last timed with its own share
-    std::atomic<float> each_us{0};                 // what a chunk took then
-  };
-  struct Edge {  // between the share before it and its own
-    std::atomic<uint32_t> at{0};
-    float lean = 0;  // how much longer the share before it takes than the one after it, in both their time; a mean of late
+    std::atomic<float> each_us{0};                 // how long it has lately worked on one of its own; 0: not known
   };
   struct Piece {
     uint32_t first, end;
@@ -71,36 +76,38 @@ class Job {
   bool downwards(size_t share) const { return threads_ > 1 && share % 2 == 0; }
   static bool before(uint32_t number, uint32_t other) { return static_cast<int32_t>(number - other) < 0; }  // of those that wrap
 
-  // Moves a chunk from one share to its neighbour where that would let them end together, before a job starts. Each share keeps one:
-  // who comes late, when a round is over, must not meet a share that nobody has taken from in it.
+  // Moves borders between shares towards where all would end together, before a job starts. Each share keeps a chunk: who comes
+  // late, when a round is over, must not meet a share that nobody has taken from in it. It may meet borders of later rounds, even
+  // one old and one new, but then somebody has taken from the share since, and it takes nothing.
   void balance() {
-    if (chunks_ < 2 * threads_) return;
+    if (chunks_ < 4 * threads_) return;  // a chunk is much of a share
+    float all = 0, sum = 0;              // chunks a microsecond
+    for (size_t t = 0; t < threads_; ++t) {
+      if (shares_[t].each_us.load(std::memory_order_relaxed) <= 0) return;
+      all += speed(t);
+    }
     for (size_t t = 1; t < threads_; ++t) {
-      const Share &one = shares_[t - 1], &other = shares_[t];
-      if (one.timed.load(std::memory_order_relaxed) != next_ - 1 || other.timed.load(std::memory_order_relaxed) != next_ - 1) continue;
-      const uint32_t edge = share_begin(t), before = edge - share_begin(t - 1), after = share_begin(t + 1) - edge;
-      const float one_us = one.each_us.load(std::memory_order_relaxed) * static_cast<float>(before);
-      const float other_us = other.each_us.load(std::memory_order_relaxed) * static_cast<float>(after);
-      if (one_us + other_us <= 0) continue;  // never timed yet
-      const float chunk = 2.0f / static_cast<float>(before + after);  // how much one of them changes it
-      float& lean = edges_[t].lean;
-      // One who lost its core for a while says little about the next round.
-      lean += std::clamp((one_us - other_us) / (one_us + other_us) - lean, -0.25f, 0.25f) / 8;
-      const float enough = 1.5f * chunk;  // moving one costs the core that gets it
-      const int move = lean > enough && before > 1 ? -1 : lean < -enough && after > 1 ? 1 : 0;
-      if (move == 0) continue;
-      edges_[t].at.store(edge + static_cast<uint32_t>(move), std::memory_order_relaxed);
-      lean += static_cast<float>(move) * chunk;
+      sum += speed(t - 1);
+      Share &one = shares_[t - 1], &other = shares_[t];
+      const uint32_t border = other.begin.load(std::memory_order_relaxed);
+      const float off = static_cast<float>(border) - static_cast<float>(chunks_) * sum / all;
+      uint32_t moved = border;
+      if (off > 1 && border - one.begin.load(std::memory_order_relaxed) > 1) --moved;
+      if (off < -1 && other.end.load(std::memory_order_relaxed) - border > 1) ++moved;
+      if (moved == border) continue;
+      one.end.store(moved, std::memory_order_relaxed);
+      other.begin.store(moved, std::memory_order_relaxed);
     }
   }
-  uint32_t share_begin(size_t share) const { return edges_[share].at.load(std::memory_order_relaxed); }
+  float speed(size_t share) const { return 1 / shares_[share].each_us.load(std::memory_order_relaxed); }
 
   // Only the thread that starts the job; everything that run() reads must be in place. Each phase is a round.
-  void begin(uint32_t phases) {
-    due_.store(due_.load(std::memory_order_relaxed) + phases_.load(std::memory_order_relaxed) * chunks_, std::memory_order_relaxed);
-    phases_.store(phases, std::memory_order_relaxed);
+  void begin(Phase first, Phase last) {
+    due_.store(due_.load(std::memory_order_relaxed) + rounds_ * chunks_, std::memory_order_relaxed);
+    rounds_ = last - first + 1;
+    phases_.store(first << 1 | last, std::memory_order_release);  // who sees them sees what is due before them
     round_.store(next_, std::memory_order_release);
-    next_ += phases;
+    next_ += rounds_;
   }
 
   // Works as thread `index` on all phases. `wait(due)` is called where the other threads have to come to the end of a phase and
@@ -109,12 +116,13 @@ class Job {
   template <typename Enough, typename Wait>
   void work(size_t index, const Enough& enough, const Wait& wait) {
     uint32_t round = round_.load(std::memory_order_acquire);
-    const uint32_t phases = phases_.load(std::memory_order_relaxed);
+    FUGU_MAY_STALL();
+    const uint32_t phases = phases_.load(std::memory_order_acquire);
     uint32_t due = due_.load(std::memory_order_relaxed) + chunks_;
-    for (uint32_t phase = 0;; ++phase, ++round, due += chunks_) {
-      const bool last = phase + 1 == phases;
+    for (uint32_t phase = phases >> 1;; ++phase, ++round, due += chunks_) {
+      const bool last = phase == (phases & 1);
       // In the last phase helpers need not know when it is over, and looking would cost the caller.
-      work_on(phase, round, index, last, [&] { return enough() || ((index == 0 || !last) && reached(due)); });
+      work_on(static_cast<Phase>(phase), round, index, [&] { return enough() || ((index == 0 || !last) && reached(due)); });
       if ((last && index != 0) || !wait(due) || last) return;
       if (!goes_on()) {
         if (index == 0) skip(round + 1);
@@ -124,17 +132,15 @@ class Job {
   }
 
   // Until no chunk is left to be taken: of its own share, then of the others' from where they will come to last. Leaves the others
-  // what they will be done with soon. All phases but the last are short: there a share is taken as a whole.
+  // what they will be done with soon.
   template <typename Enough>
-  void work_on(uint32_t phase, uint32_t round, size_t index, bool last, const Enough& enough) {
+  void work_on(Phase phase, uint32_t round, size_t index, const Enough& enough) {
+    const bool timed = phase == kWork && threads_ > 1;
+    const double start = timed ? now_us() : 0;
     uint32_t ran = 0;
-    const double start = last && threads_ > 1 ? now_us() : 0;
-    for (Piece piece; !(piece = take(index, round, true, last ? &most : &all)).empty(); ran += piece.size())
+    for (Piece piece; !(piece = take(index, round, true, most)).empty(); ran += piece.size())
       run(phase, piece.first, piece.end, downwards(index));
-    if (last && threads_ > 1 && ran > 0) {
-      shares_[index].each_us.store(static_cast<float>(now_us() - start) / static_cast<float>(ran), std::memory_order_relaxed);
-      shares_[index].timed.store(round, std::memory_order_relaxed);
-    }
+    if (timed && ran > 0) learn(shares_[index].each_us, static_cast<float>(now_us() - start) / static_cast<float>(ran));
     report(index, ran);
     if (watch(index == 0 ? 1.5 : 0.7, enough)) return;  // the caller's news took its time to get there
     bool patient = true;
@@ -149,13 +155,19 @@ class Job {
     }
   }
 
+  // A mean of late; who lost its core for a while has learned little.
+  static void learn(std::atomic<float>& mean_us, float us) {
+    const float mean = mean_us.load(std::memory_order_relaxed);
+    const float change = mean > 0 ? std::clamp(us / mean, 0.5f, 1.5f) - 1 : 0;
+    mean_us.store(mean > 0 ? mean * (1 + change / 8) : us, std::memory_order_relaxed);
+  }
+
   bool begun(size_t share, uint32_t round) const {
     return !before(Left::of(shares_[share].left.load(std::memory_order_relaxed)).round, round);
   }
 
   // What a thread takes at a time: of its own share most of what is left, because every time costs it a wait for all that it has
-  // written, and yet leaves something to others if it is held up; of another's half, so that all end together.
-  static uint32_t all(uint32_t left) { return left; }
+  // written, but something stays for others if it is held up; of another's half, so that all end together.
   static uint32_t most(uint32_t left) { return left - left / 4; }
   static uint32_t half(uint32_t left) { return left - left / 2; }
 
@@ -166,10 +178,11 @@ class Job {
     std::atomic<uint64_t>& left = shares_[share].left;
     uint64_t seen = left.load(std::memory_order_acquire);
     for (;;) {
+      FUGU_MAY_STALL();
       Left now = Left::of(seen);
       if (before(round, now.round)) return {0, 0};
       if (before(now.round, round))
-        now = {round, share_begin(share), share_begin(share + 1)};
+        now = {round, shares_[share].begin.load(std::memory_order_relaxed), shares_[share].end.load(std::memory_order_relaxed)};
       if (now.first == now.end) return {0, 0};
       const uint32_t count = part(now.end - now.first);
       Piece taken;
@@ -187,7 +200,7 @@ class Job {
   // Nothing is left of a round that does not take place: a helper may look only after the reason has been forgotten.
   void skip(uint32_t round) {
     for (size_t t = 0; t < threads_; ++t) shares_[t].left.store(Left{round, 0, 0}.word(), std::memory_order_seq_cst);
-    phases_.store(1, std::memory_order_relaxed);
+    rounds_ = 1;
   }
 
   // No longer than it takes to fetch a few chunks' memory from the cache of another core, which would cost both of them.
@@ -220,14 +233,14 @@ class Job {
     return wait_until([this, due] { return reached(due); }, bell_, parked_, patience, timeout_us);
   }
 
-  uint32_t chunks_ = 0, next_ = 1;  // the latter: the next round, for the thread that starts it
+  uint32_t chunks_ = 0;
+  uint32_t next_ = 1, rounds_ = 0;  // for the thread that starts a job: the next round, and how many the last job had
   size_t threads_ = 0;
   std::unique_ptr<Share[]> shares_;
-  std::unique_ptr<Edge[]> edges_;  // of the shares; changed between jobs
   // On one line, which helpers need once a job: what the caller writes, and what it tells run() if that is what a derived class
   // begins with.
   alignas(kLine) std::atomic<uint32_t> round_{0};  // of the first phase
-  std::atomic<uint32_t> phases_{0};
+  std::atomic<uint32_t> phases_{0};  // the first, twice, and the last
   std::atomic<uint32_t> due_{0};  // chunks of all rounds before it
   std::atomic<uint32_t> bell_{0};  // rung if the caller sleeps when something is done
   std::atomic<uint32_t> parked_{0};
@@ -246,10 +259,10 @@ class Pool {
     for (auto& helper : helpers_) helper->thread.join();
   }
 
-  // Everything the job reads must be in place. The same job may be started again after finish().
+  // Everything the job reads must be in place, and all its chunks prepared. The same job may be started again after finish().
   void start(Job& job) {
     job.balance();
-    job.begin(1);
+    job.begin(Job::kWork, Job::kWork);
     if (helpers_.empty()) return;
     announce(&job);
     wake();
@@ -266,21 +279,21 @@ class Pool {
         });
   }
 
-  // start and finish in one, after `prepare()`, which puts in place what the job reads. While the news goes to the other cores this
-  // one works on a first chunk, taken before: an atomic operation waits for all that was written.
-  template <typename Prepare>
-  void run(Job& job, uint32_t phases, const Prepare& prepare) {
+  // The phases from `first` to `last`, after `place()`, which puts in place what the job reads. While the news goes to the other
+  // cores this one works on a first chunk, taken before: an atomic operation waits for all that was written.
+  template <typename Place>
+  void run(Job& job, Job::Phase first, Job::Phase last, const Place& place) {
     if (helpers_.empty()) {
-      prepare();
-      job.begin(phases);
+      place();
+      job.begin(first, last);
       return finish(job);
     }
     job.balance();
     const Job::Piece piece = job.take(0, job.next_, true, [](uint32_t) { return 1u; });
-    prepare();
-    job.begin(phases);
+    place();
+    job.begin(first, last);
     announce(&job);
-    if (!piece.empty()) job.run(0, piece.first, piece.end, job.downwards(0));
+    if (!piece.empty()) job.run(first, piece.first, piece.end, job.downwards(0));
     wake();
     job.report(0, piece.size());
     finish(job);
