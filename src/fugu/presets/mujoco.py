@@ -51,6 +51,8 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
         "Walker2d-v5",
         policy=PolicyConfig(hidden=(64, 64), initial_std=0.5, share=False, normalize_observation=True),
     ),
+    # Some seeds need more than a million steps to find out how to hop.
+    "Hopper-v5": lambda: _mujoco("Hopper-v5", steps=2_000_000),
     # Slow strokes pay late: next to no discount, long segments, and values in units of their own.
     "Swimmer-v5": lambda: _mujoco(
         "Swimmer-v5",
