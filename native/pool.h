@@ -240,7 +240,7 @@ class Job {
   // On one line, which helpers need once a job: what the caller writes, and what it tells run() if that is what a derived class
   // begins with.
   alignas(kLine) std::atomic<uint32_t> round_{0};  // of the first phase
-  std::atomic<uint32_t> phases_{0};  // the first, twice, and the last
+  std::atomic<uint32_t> phases_{0};  // the first in bit 1, the last in bit 0
   std::atomic<uint32_t> due_{0};  // chunks of all rounds before it
   std::atomic<uint32_t> bell_{0};  // rung if the caller sleeps when something is done
   std::atomic<uint32_t> parked_{0};

@@ -109,9 +109,10 @@ int main(int count, char** arguments) {
       } else {
         const bool bad = random() % 3 == 0;
         const size_t where = random() % chunks;
-        pool.run(job, fugu::Job::kPrepare, fugu::Job::kWork, [&] { job.bad_chunk = bad ? where : SIZE_MAX; });
+        const fugu::Job::Phase last = random() % 4 ? fugu::Job::kWork : fugu::Job::kPrepare;
+        pool.run(job, fugu::Job::kPrepare, last, [&] { job.bad_chunk = bad ? where : SIZE_MAX; });
         ++job.checks_due;
-        job.steps_due += !bad;
+        job.steps_due += last == fugu::Job::kWork && !bad;
         if (job.bad.exchange(false, std::memory_order_acq_rel) != bad) return std::puts("a bad chunk was lost"), 1;
       }
       for (Counts* each : {&one, &two})
