@@ -220,10 +220,11 @@ class Worlds {
   // the one that was bound, as most do; of others (another type, not contiguous, a list) it says kOther and does nothing.
   int64_t take(size_t group, nb::handle actions) { return take_and(group, actions, fugu::Job::kPrepare, 0); }
 
-  // The same, and steps the worlds into `slot` if all actions are in their space: start and finish in one.
-  int64_t step(size_t group, nb::handle actions, int slot) {
+  // The same for the first group, and steps its worlds into `slot`: start and finish in one. False: take() says why not, and nothing
+  // has been done but copying.
+  bool step(nb::handle actions, int slot) {
     if (slot < 0 || slot > 1) throw nb::value_error("no such slot");
-    return take_and(group, actions, fugu::Job::kWork, slot);
+    return take_and(0, actions, fugu::Job::kWork, slot) == kNone;
   }
 
   int64_t bad_action(size_t group) {
@@ -326,7 +327,7 @@ void bind_engine(nb::module_& m) {
       .def("start", &Worlds::start, "group"_a, "command"_a, "slot"_a)
       .def("finish", &Worlds::finish, "group"_a)
       .def("take", &Worlds::take, "group"_a, "actions"_a)
-      .def("step", &Worlds::step, "group"_a, "actions"_a, "slot"_a)
+      .def("step", &Worlds::step)  // without names for its arguments, which nanobind calls faster
       .def("bad_action", &Worlds::bad_action, "group"_a)
       .def("drain", &Worlds::drain)
       .def("render", &Worlds::render, "world"_a)

@@ -1,8 +1,8 @@
 // Persistent threads that share out the chunks of a job. Each has a share of its own, nearly the same every time, so that what they
-// work on stays in its core's cache; whoever is done with that takes half of what another has left. Cores differ in speed (they are
-// of two kinds, or one is also used by others), so the borders follow it, a chunk at a time. The caller of finish() is one of the
-// threads, so a job needs no thread but the caller's. Nothing is allocated when a job starts. Idle threads spin briefly, then
-// sleep.
+// work on stays in its core's cache; whoever is done with that takes half of what another has not taken yet. Cores differ in speed
+// (they are of two kinds, or one is also used by others), so the borders follow it, a chunk at a time. The caller of finish() is
+// one of the threads, so a job needs no thread but the caller's. Nothing is allocated when a job starts. Idle threads spin briefly,
+// then sleep.
 //
 // How long a job of a few microseconds takes is decided by the cache lines that go from core to core. So few do: what there is to
 // do (Pool::Post), how (Job, and what a derived class begins with), and how much is done. Nobody deals out shares, each says of
@@ -80,8 +80,8 @@ class Job {
   // late, when a round is over, must not meet a share that nobody has taken from in it. It may meet borders of later rounds, even
   // one old and one new, but then somebody has taken from the share since, and it takes nothing.
   void balance() {
-    if (chunks_ < 4 * threads_) return;  // a chunk is much of a share
-    float all = 0, sum = 0;              // chunks a microsecond
+    if (chunks_ < 4 * threads_ || !timed(next_)) return;  // a chunk is much of a share; or there is no news
+    float all = 0, sum = 0;                               // chunks a microsecond
     for (size_t t = 0; t < threads_; ++t) {
       if (shares_[t].each_us.load(std::memory_order_relaxed) <= 0) return;
       all += speed(t);
@@ -99,6 +99,8 @@ class Job {
       other.begin.store(moved, std::memory_order_relaxed);
     }
   }
+  // Clocks are read and borders moved in one of eight jobs: both take time.
+  static bool timed(uint32_t round) { return round % 16 < 2; }
   float speed(size_t share) const { return 1 / shares_[share].each_us.load(std::memory_order_relaxed); }
 
   // Only the thread that starts the job; everything that run() reads must be in place. Each phase is a round.
@@ -135,12 +137,14 @@ class Job {
   // what they will be done with soon.
   template <typename Enough>
   void work_on(Phase phase, uint32_t round, size_t index, const Enough& enough) {
-    const bool timed = phase == kWork && threads_ > 1;
-    const double start = timed ? now_us() : 0;
+    const bool learns = phase == kWork && threads_ > 1 && timed(round);
+    const double start = learns ? now_us() : 0;
+    const float each_us = phase == kWork ? shares_[index].each_us.load(std::memory_order_relaxed) : 0;
+    const auto most = [each_us](uint32_t left) { return each_us * static_cast<float>(left) < kShortUs ? left : left - left / 4; };
     uint32_t ran = 0;
     for (Piece piece; !(piece = take(index, round, true, most)).empty(); ran += piece.size())
       run(phase, piece.first, piece.end, downwards(index));
-    if (timed && ran > 0) learn(shares_[index].each_us, static_cast<float>(now_us() - start) / static_cast<float>(ran));
+    if (learns && ran > 0) learn(shares_[index].each_us, static_cast<float>(now_us() - start) / static_cast<float>(ran));
     report(index, ran);
     if (watch(index == 0 ? 1.5 : 0.7, enough)) return;  // the caller's news took its time to get there
     bool patient = true;
@@ -166,9 +170,10 @@ class Job {
     return !before(Left::of(shares_[share].left.load(std::memory_order_relaxed)).round, round);
   }
 
-  // What a thread takes at a time: of its own share most of what is left, because every time costs it a wait for all that it has
-  // written, but something stays for others if it is held up; of another's half, so that all end together.
-  static uint32_t most(uint32_t left) { return left - left / 4; }
+  // What a thread takes at a time: its own share as a whole if that is short, because every time costs it a wait for all that it
+  // has written; otherwise most of what is left, so that something stays for others if it is held up. Of another's half, so that all
+  // end together.
+  static constexpr float kShortUs = 20;
   static uint32_t half(uint32_t left) { return left - left / 2; }
 
   // Takes `part(left)` of the chunks that are left of a share. Its own thread takes them from where it begins, others from where it
@@ -206,6 +211,8 @@ class Job {
   // No longer than it takes to fetch a few chunks' memory from the cache of another core, which would cost both of them.
   template <typename Enough>
   static bool watch(double us, const Enough& enough) {
+    for (int i = 0; i < 32; ++i)  // mostly it is a matter of a tenth of a microsecond, which is what a pause takes
+      if (enough()) return true;
     for (const double start = now_us();;) {
       for (int i = 0; i < 4; ++i) {
         if (enough()) return true;

@@ -44,6 +44,9 @@ class Native:
         self._worlds = native.Worlds(name, config.num_envs, dict(settings), self._bounds, threads)
         parts = [[columns(rows) for rows in slots] for slots in self.buffers.rows]
         self._worlds.bind(self.buffers.seeds, self.buffers.action, parts)
+        self.step_now = self._worlds.step
+        """``step_now(action, slot)``: ``take_actions``, ``start`` and ``finish`` of the first group in one, without Python between;
+        False: ``take_actions`` says why not, and no world has moved"""
 
     @property
     def state_bytes(self) -> int:
@@ -72,14 +75,6 @@ class Native:
             agent = self._worlds.bad_action(group)
         if agent != TAKEN:
             raise self._outside(agent)
-
-    def step_now(self, action: Any, slot: int) -> bool:
-        """``take_actions``, ``start`` and ``finish`` of the only group in one; False: its actions are of another form, nothing is
-        done."""
-        agent = self._worlds.step(0, action, slot)
-        if agent >= 0:
-            raise self._outside(agent)
-        return agent == TAKEN
 
     def drain(self) -> Drained:
         return self._worlds.drain()

@@ -84,7 +84,9 @@ class VecEnv:
         self._broken: BaseException | None = None
         self._closed = False
         self._in_turn = config.order == "pipelined"
+        self._only = self._rows[0]
         self._at_once = getattr(runner, "step_now", None) if count == 1 else None
+        """steps the only batch in one call"""
 
     # --- all environments at once ---
 
@@ -97,17 +99,21 @@ class VecEnv:
 
     def step(self, action: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Infos]:
         """Gymnasium's ``(obs, reward, terminated, truncated, infos)``, with one leading axis of agents."""
-        slot = self._slot[0] ^ 1
-        if self._received is not None and self._at_once is not None and self._at_once(action, slot):
-            self._slot[0] = slot
-            rows = self._deliver(0, {})
-        else:
-            self._one_batch("step")
-            if self._received is None and not self._running:
-                self._check_open()
-                raise CallOrderError("step() before reset(): call reset() first")
-            self.send(action)
-            rows = self.recv()
+        if self._at_once is not None and self._received is not None:
+            slot = self._slot[0] ^ 1
+            if self._at_once(action, slot):
+                self._slot[0] = slot
+                rows = self._only[slot]
+                rows.infos = {}
+                if self.episode_stats:
+                    self._stats.update(rows, acted=self._only[slot ^ 1].mask)
+                return rows.obs, rows.reward, rows.terminated, rows.truncated, rows.infos
+        self._one_batch("step")
+        if self._received is None and not self._running:
+            self._check_open()
+            raise CallOrderError("step() before reset(): call reset() first")
+        self.send(action)
+        rows = self.recv()
         return rows.obs, rows.reward, rows.terminated, rows.truncated, rows.infos
 
     # --- batch by batch ---
