@@ -318,6 +318,7 @@ def train(config, folder, resume=None, updates=10**9):
         return seen, [p.detach().clone() for module in trainer.algorithm.modules.values() for p in module.parameters()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_that_is_cut_off_and_resumed_equals_one_that_is_not(case, tmp_path):
     config = dataclasses.replace(BASE, **CASES[case])

@@ -193,6 +193,7 @@ def test_a_masked_choice_is_never_drawn():
 # --- elsewhere ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("critic", "networks"), [("state", "per_agent"), ("observations", "shared")])
 def test_where_worlds_live_on_a_device_it_learns_the_same(critic, networks):
     """Rows of one time lie together there, and kernels, emulated here, gather minibatches."""
@@ -222,6 +223,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_that_is_cut_off_and_resumed_equals_one_that_is_not(case, tmp_path):
     config = dataclasses.replace(TEAM, **CASES[case])

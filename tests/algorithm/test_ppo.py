@@ -266,6 +266,7 @@ def test_one_kernel_gives_the_advantages_of_the_formulas():
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("core", ["mingru", "lstm"])
 def test_a_part_in_half_precision_teaches_what_its_copy_does(core):
     observations, policy = gs.Box(-1, 1, (5,)), PolicyConfig(hidden=(16,), core=core, core_size=16)

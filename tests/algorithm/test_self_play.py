@@ -186,6 +186,7 @@ def test_ratings_follow_the_games_and_survive_being_saved():
     assert players(table.state()) == table.players
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

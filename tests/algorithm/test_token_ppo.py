@@ -150,6 +150,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_same_run(tmp_path):
     assert again == seen[-len(again) :] and checkpoint.find(tmp_path / "b", "latest")
 
 
+@pytest.mark.slow
 def test_it_learns_to_reverse():
     config = dataclasses.replace(
         BASE,

@@ -115,6 +115,7 @@ def reference(env: Any) -> dict[int, list[Any]]:
         return record(vec, 60, seed=11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 @pytest.mark.parametrize("env", [Costly, "CartPole-v1", "Pendulum-v1"])
 def test_backend_equals_serial_byte_for_byte(env, settings):

@@ -62,6 +62,7 @@ class Learner:
         self.norm.copy_(self.adam.step(0.5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lstm", "mingru"])
 @pytest.mark.parametrize("half", [False, True])
 def test_updates_repeat_to_the_bit_also_from_a_graph(device: torch.device, name: str, half: bool) -> None:

@@ -90,6 +90,7 @@ def assert_near(got: Tensor, expected: Tensor, error: float) -> None:
     assert float((got - expected).abs().max()) <= error * scale, f"{float((got - expected).abs().max()) / scale} of the largest"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("passes", [1, 3])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -83,6 +83,7 @@ def assert_is_a_rollout(
     assert host.drain_log().episodes == episodes > slabs.obs.shape[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("env", ENVS)
 def test_rows_are_those_of_the_engine_and_actions_those_of_torch(env: str, device: str) -> None:
@@ -102,6 +103,7 @@ def test_observations_and_values_are_normalised_but_stored_as_they_are() -> None
     assert_is_a_rollout("acrobot", policy, slabs, vec.drain_log().episodes, values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strips", "split"), [(1, 4), (2, 2), (8, 1)])
 def test_any_division_among_warps_gives_the_same_bits(strips: int, split: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def divided(shape: MlpShape, worlds: int, card: Card) -> Plan:
@@ -134,6 +136,7 @@ def test_rollouts_carry_on_where_the_last_one_ended() -> None:
     assert vec.drain_log().episodes == episodes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("passes", [1, 3])
 def test_the_first_ratio_is_exactly_one(passes: int, device: str) -> None:

@@ -69,6 +69,7 @@ def test_an_environment_is_compiled_with_the_flags_of_the_core(header, monkeypat
     assert options[0] == "${FUGU_FLAGS}", "flags of the core belong into native/flags.txt"
 
 
+@pytest.mark.slow
 def test_lanes_give_the_same_bytes_as_one_world_after_the_other(header):
     after_the_other = play("my_env.h", "native", env_kwargs={"max_steps": 9})
     change(header, "static constexpr int time_limit", "static constexpr bool lanes = true;\n  static constexpr int time_limit")
@@ -126,6 +127,7 @@ def test_what_did_not_change_is_not_compiled_again(header):
     assert max(rewards) == 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
@@ -165,6 +167,7 @@ def test_starter_never_overwrites_and_wants_a_header_name(header, capsys):
     assert "other.h" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_sanitizers_find_what_an_ordinary_build_lets_pass(header):
     def debug() -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "fugu", "build", "my_env.h", "--debug"]

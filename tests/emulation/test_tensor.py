@@ -138,6 +138,7 @@ def record(vec: Any, steps: int) -> list[bytes]:
     return seen
 
 
+@pytest.mark.slow
 def test_all_backends_give_the_same_rows() -> None:
     settings = {"env_kwargs": {"drift": 0.7}}
     on_device = record(fugu.vector.make(Duel, 6, device="cpu", **settings), 40)

@@ -94,6 +94,7 @@ def pong_step(before, action, settings):
     return (player, opponent, x, y, vx / speed, vy / speed), float(x < -1) - float(x > 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [at_random(3), follow_in_pong])
 def test_pong_moves_by_its_rules(policy):
     settings = {"paddle_size": 0.5, "paddle_speed": 0.05, "opponent_speed": 0.05, "points": 3}
@@ -202,6 +203,7 @@ def breakout_step(before, action, settings):
     return paddle / 180, ball, bricks
 
 
+@pytest.mark.slow
 def test_breakout_moves_by_its_rules():
     settings = {"paddle_width": 30.0, "paddle_speed": 2.5, "speedup": 1.1, "balls": 2, "frameskip": 1, "ball_speed": 2.0}
     with fugu.vector.make("breakout", 20, num_workers=1, env_kwargs=settings) as vec:
@@ -323,6 +325,7 @@ class SnakeModel:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "settings"),
     [
@@ -537,6 +540,7 @@ def run_beside_model(policy, num_envs, steps, gravity):
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gravity", "to_the_left"), [(1, False), (4, False), (4, True)])
 def test_tetris_equals_a_model_of_its_rules_under_random_actions(gravity, to_the_left):
     chances = [0.05, 0.55, 0.0, 0.3, 0.0, 0.1] if to_the_left else [0.1, 0.25, 0.25, 0.3, 0.05, 0.05]
@@ -546,6 +550,7 @@ def test_tetris_equals_a_model_of_its_rules_under_random_actions(gravity, to_the
         assert seen["only above"] > 0
 
 
+@pytest.mark.slow
 def test_tetris_equals_a_model_of_its_rules_when_lines_are_cleared():
     plans = collections.defaultdict(list)
 

@@ -54,6 +54,7 @@ def random_actions(vec: fugu.vector.VecEnv, rng: np.random.Generator) -> np.ndar
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWINS)
 def test_steps_equal_gymnasiums_from_the_same_states_and_actions(name):
     their_id, set_state = TWINS[name]

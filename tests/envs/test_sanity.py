@@ -466,6 +466,7 @@ class PlainConnect4:
         return "drawn" if self.board.all() else "goes on"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("respect_mask", [True, False])
 def test_connect4_games_go_as_the_plain_rules_say(respect_mask):
     worlds, rng = 100, np.random.default_rng(0)

@@ -81,6 +81,7 @@ def things(state: np.ndarray, size: int) -> np.ndarray:
     return np.rint(state.reshape(8, 3) * [size, size, 4]).astype(int)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"players": 4, "size": 5, "food": 4}, {"together": 1, "max_level": 3, "food": 1}])
 def test_foraging_goes_by_its_rules(settings):
     size, worlds = settings.get("size", 6), 60

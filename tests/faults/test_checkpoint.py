@@ -91,6 +91,7 @@ def killed(action: Callable[[], None]) -> bool:
     return status != 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["first", "next", "again", "best"])
 def test_a_kill_at_any_stage_of_a_save_leaves_the_old_or_the_new(
     tmp_path: Path, scenario: str, monkeypatch: pytest.MonkeyPatch
@@ -124,6 +125,7 @@ def test_a_kill_at_any_stage_of_a_save_leaves_the_old_or_the_new(
     assert stages > 30
 
 
+@pytest.mark.slow
 def test_kills_at_random_moments_never_lose_a_finished_save(tmp_path: Path) -> None:
     rng = random.Random(3)
     reader, writer = os.pipe()
@@ -162,6 +164,7 @@ def test_between_two_of_one_step_the_newer_is_taken(tmp_path: Path) -> None:
     assert sorted(name for name in os.listdir(tmp_path) if "step" in name) == ["step_000000004"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS], ids=errno.errorcode.get)
 def test_a_disk_that_refuses_at_any_stage_leaves_no_trace(tmp_path: Path, code: int) -> None:
     for step in (1, 2, 3):

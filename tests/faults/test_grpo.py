@@ -71,6 +71,7 @@ def train(config: TrainConfig, folder=None):
         trainer.source.vec.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["nan", "crash"])
 def test_what_can_be_scored_is_learned_from_where_a_third_cannot(fault):
     restart = VectorConfig(num_envs=32, num_workers=1, backend="process", on_error="restart", max_restarts=10_000)

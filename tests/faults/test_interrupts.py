@@ -73,6 +73,7 @@ def end(child: subprocess.Popen, workers: list[psutil.Process], seconds: float) 
     return child.returncode, errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["serial", "process"])
 @pytest.mark.parametrize("phase", ["make", "reset", "step", "busy", "idle", "close"])
 def test_ctrl_c_ends_the_program_and_its_workers(phase, backend):
@@ -85,6 +86,7 @@ def test_ctrl_c_ends_the_program_and_its_workers(phase, backend):
     assert "KeyboardInterrupt" in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("phase", ["make", "step", "busy", "idle"])
 def test_workers_end_with_a_parent_that_dies(phase, how):

@@ -71,6 +71,7 @@ def test_reset_after_one_worker_raised_while_another_sent_infos():
         in_time(time.monotonic() - start, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", [False, True])
 def test_ctrl_c_then_reset_goes_on(isolate):
     with fugu.vector.make(Slow, 6, backend="process", num_workers=2, isolate=isolate, step_timeout=20) as vec:
@@ -142,6 +143,7 @@ with fugu.vector.make(lambda: gymnasium.make("Mine-v0"), 2, backend="process", n
     assert (out.stdout.strip(), out.returncode) == ("[1, 1] [2, 2]", 0), out.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["serial", "process"])
 def test_envs_of_the_calling_process_have_their_time_limits_too(backend):
     start = time.monotonic()

@@ -99,6 +99,7 @@ def test_a_killed_and_resumed_run_writes_the_same_metrics(env, extra, tmp_path):
     assert whole == resumed and len(whole.splitlines()) > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_names_the_way_on(number, code, tmp_path):
     process = fugu("train", "cartpole", *FAST, "--steps", "1e9", cwd=tmp_path)
@@ -120,6 +121,7 @@ def test_a_signal_saves_and_names_the_way_on(number, code, tmp_path):
     assert code == 0, said
 
 
+@pytest.mark.slow
 def test_a_signal_while_an_environment_is_slow_saves_within_seconds_and_leaves_no_process(tmp_path):
     (tmp_path / "slow.py").write_text(SLOW_ENV.replace("STEP", "3.0").replace("REWARD", "0.0"))
     arguments = ["--num-envs", "2", "--horizon", "8", "--minibatch", "16", "--steps", "1000", "--log.board", "off"]
@@ -174,6 +176,7 @@ def test_rewards_that_are_not_numbers_stop_training_with_the_cause(tmp_path):
     assert "reward: nan is not finite" in said and "env 0, during step" in said, said
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 def test_a_full_disk_costs_checkpoints_but_not_the_earlier_ones(tmp_path):
     disk = tmp_path / "disk"

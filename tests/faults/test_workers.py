@@ -142,6 +142,7 @@ def test_values_that_do_not_fit_the_spaces_are_refused_by_name(backend, bad, fau
     in_time(took, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["sleep", "spin", "hold_gil", "stop"])
 def test_hanging_worker_raises_at_the_timeout_and_closes(fault):
     vec = fugu.vector.make(one_bad(8, 6, fault), backend="process", num_workers=2, step_timeout=0.5)
@@ -202,6 +203,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(backend):
     assert out == "done True\n", problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["sleep", "hold_gil"])
 def test_hang_in_construction_and_in_reset_raises_at_their_timeouts(fault):
     start = time.monotonic()
@@ -364,6 +366,7 @@ def test_a_dead_group_is_noticed_while_others_keep_finishing():
     vec.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["raise", "kill", "segfault"])
 def test_restart_replaces_what_crashed_and_truncates_its_episode(fault):
     factories = one_bad(8, 6, fault, at=4)

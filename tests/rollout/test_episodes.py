@@ -189,6 +189,7 @@ def coin(obs, state, first, action_mask, *, greedy=False):
     return Act(action, None, {"action": action[:, None]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [Unscored, Crashing, CrashingReset])
 def test_what_could_not_be_scored_has_no_score_instead_of_zero(env):
     settings = {} if env is Unscored else {"on_error": "restart", "max_restarts": 100}

@@ -65,6 +65,7 @@ def batches(kind: str, env: str, count: int, batch_size: int | None = None, devi
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [None, 6, 3])
 @pytest.mark.parametrize("env", ["cartpole", "CartPole-v1", "connect4", "knapsack_cmdp"])
 def test_batches_are_those_of_a_plain_rollout(env, batch_size, device):

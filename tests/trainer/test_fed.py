@@ -70,6 +70,7 @@ def go_on(trainer, updates: int) -> torch.Tensor:
     return weights(trainer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("env", "core"), [("native", "none"), ("native", "mingru"), ("native", "lstm"), ("python", "none")])
 def test_going_on_from_a_checkpoint_is_exact(monkeypatch, device, env, core, tmp_path):

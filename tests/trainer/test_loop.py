@@ -94,6 +94,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_that_is_cut_off_and_resumed_equals_one_that_is_not(case, tmp_path):
     config = dataclasses.replace(BASE, **CASES[case])

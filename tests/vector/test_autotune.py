@@ -52,6 +52,7 @@ def test_a_tie_goes_to_the_simpler_setting() -> None:
     assert best_of(trials).name == "process"
 
 
+@pytest.mark.slow
 def test_sleeping_environments_are_better_stepped_by_processes() -> None:
     tuning = autotune(Quick, 4, seconds=0.08, env_kwargs={"step_seconds": 0.002})
     assert tuning.best.resolved_backend == "process", str(tuning)

@@ -121,6 +121,7 @@ def played(env: Any, turns: int = 24, **settings: Any) -> list[Any]:
         return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"batch_size": 2}], ids=["at once", "in batches"])
 def test_steps_computed_elsewhere_give_the_rows_of_plain_steps_in_the_same_order(settings):
     plain = played(Plain, backend="serial", **settings)

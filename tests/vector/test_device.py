@@ -65,6 +65,7 @@ def play_both(env: str, device: str, steps: int, worlds: int = WORLDS, **setting
     return log.episodes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("env", names())
 def test_rows_are_those_of_the_cpu_engine(env: str, device: str) -> None:

@@ -116,6 +116,7 @@ SMALL = dataclasses.replace(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["grpo", "token_ppo"])
 def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_been_interrupted(algorithm, tmp_path):
     config, seen, again = dataclasses.replace(SMALL, algorithm=algorithm), [], []
@@ -134,6 +135,7 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_been_interrupted(al
     assert seen[0]["env/executions"] == 1 and 0 < seen[0]["env/status/ok"] < 1
 
 
+@pytest.mark.slow
 def test_a_run_that_had_come_to_its_end_goes_on_as_one_that_was_longer_from_the_start(tmp_path):
     seen, parts = [], []
     constant = dataclasses.replace(SMALL.optimizer, schedule="constant")  # any other schedule knows where a run ends

@@ -133,6 +133,7 @@ def task(style):
     return Task(id=style, prompt="", entry_point="f", hidden=TASKS[style], limits=LIMITS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", TASKS)
 def test_no_trick_passes_a_single_test(sandbox, style):
     judge = Judge(sandbox, fail_fast=False)

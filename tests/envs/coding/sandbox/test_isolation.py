@@ -31,6 +31,7 @@ def played() -> Iterator[Played]:
         yield Played(opened)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_hostile_program_among_others_is_contained(played: Played, case: Case) -> None:
     reason = played.arena.not_provided(case)

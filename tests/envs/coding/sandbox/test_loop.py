@@ -39,6 +39,7 @@ ENDS = [
 """ways to end, and what there is to be found"""
 
 
+@pytest.mark.slow
 def test_both_loops_give_the_same_outcomes(monkeypatch, no_leaks):
     """The one in C and the one in Python that it was written after."""
     if not worker.library():

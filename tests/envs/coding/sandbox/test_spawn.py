@@ -108,6 +108,7 @@ def test_a_box_that_does_not_start_is_not_the_programs_fault(no_leaks: None) -> 
     backend.close()
 
 
+@pytest.mark.slow
 def test_folders_are_removed_whatever_is_in_them(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
