@@ -27,17 +27,18 @@ def _mujoco(env: str, **changes: Any) -> TrainConfig:
     return TrainConfig(**{**base, **changes})
 
 
-def _humanoid(env: str, initial_std: float, **changes: Any) -> TrainConfig:
-    """Not done after a million steps: the curves still rise there."""
-    base: dict[str, Any] = {
-        "epochs": 5,
-        "policy": PolicyConfig(
-            hidden=(256, 256), activation="relu", initial_std=initial_std, share=False, normalize_observation=True
-        ),
-        "ppo": PPOConfig(lam=0.9, entropy_coef=0.0, normalize_reward=True, reward_clip=10.0),
-        "optimizer": OptimizerConfig(learning_rate=3e-4),
-    }
-    return _mujoco(env, **base, **changes)
+def _humanoid(env: str, steps: int) -> TrainConfig:
+    """Seventeen joints: batches twice as large, and small moves at the start."""
+    return _mujoco(
+        env,
+        steps=steps,
+        minibatch=1024,
+        epochs=5,
+        vector=VectorConfig(num_envs=32),
+        policy=PolicyConfig(hidden=(256, 256), activation="relu", initial_std=0.3, share=False, normalize_observation=True),
+        ppo=PPOConfig(lam=0.9, entropy_coef=0.0, normalize_reward=True, reward_clip=10.0),
+        optimizer=OptimizerConfig(learning_rate=3e-4),
+    )
 
 
 TASKS = (
@@ -81,6 +82,6 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
         ppo=PPOConfig(gamma=0.98, lam=0.92, entropy_coef=0.0, normalize_reward=True, reward_clip=10.0),
         optimizer=OptimizerConfig(learning_rate=3e-4),
     ),
-    "Humanoid-v5": lambda: _humanoid("Humanoid-v5", initial_std=0.3, minibatch=1024, vector=VectorConfig(num_envs=32)),
-    "HumanoidStandup-v5": lambda: _humanoid("HumanoidStandup-v5", initial_std=0.15, minibatch=256),
+    "Humanoid-v5": lambda: _humanoid("Humanoid-v5", 3_000_000),
+    "HumanoidStandup-v5": lambda: _humanoid("HumanoidStandup-v5", 2_000_000),
 }
