@@ -4,7 +4,8 @@
 
 ``cartpole`` is measured beside Gymnasium's numpy-vectorised CartPole and EnvPool's, contestants alternating; then two threads beside
 one and beside two processes, where a step takes a few microseconds and where it takes more; then every native environment with one
-thread. Needs the extra ``peers`` for EnvPool; without it, its rows are left out.
+thread. Turns are short and many: how fast a virtual core is changes within seconds. Needs the extra ``peers`` for EnvPool; without
+it, its rows are left out.
 """
 
 from __future__ import annotations
@@ -142,4 +143,4 @@ def all_envs(seconds: float, repeats: int) -> dict[str, Any]:
 CASES = {"cartpole": cartpole, "threads": threads, "all_envs": all_envs}
 
 if __name__ == "__main__":
-    main("native", __doc__, CASES, seconds=1.0, repeats=7)
+    main("native", __doc__, CASES, seconds=0.1, repeats=51)
