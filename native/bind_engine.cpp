@@ -220,8 +220,8 @@ class Worlds {
   // the one that was bound, as most do; of others (another type, not contiguous, a list) it says kOther and does nothing.
   int64_t take(size_t group, nb::handle actions) { return take_and(group, actions, fugu::Job::kPrepare, 0); }
 
-  // The same for the first group, and steps its worlds into `slot`: start and finish in one. False: take() says why not, and nothing
-  // has been done but copying.
+  // The same for the first group, and steps its worlds into `slot`: start and finish in one. False: take() would not say kNone, and
+  // no world has moved.
   bool step(nb::handle actions, int slot) {
     if (slot < 0 || slot > 1) throw nb::value_error("no such slot");
     return take_and(0, actions, fugu::Job::kWork, slot) == kNone;

@@ -80,7 +80,7 @@ class Job {
   // late, when a round is over, must not meet a share that nobody has taken from in it. It may meet borders of later rounds, even
   // one old and one new, but then somebody has taken from the share since, and it takes nothing.
   void balance() {
-    if (chunks_ < 4 * threads_ || !timed(next_)) return;  // a chunk is much of a share; or there is no news
+    if (chunks_ < 4 * threads_ || !timed(next_)) return;  // a chunk is much of a share; or not yet
     float all = 0, sum = 0;                               // chunks a microsecond
     for (size_t t = 0; t < threads_; ++t) {
       if (shares_[t].each_us.load(std::memory_order_relaxed) <= 0) return;
@@ -99,8 +99,8 @@ class Job {
       other.begin.store(moved, std::memory_order_relaxed);
     }
   }
-  // Clocks are read and borders moved in one of eight jobs: both take time.
-  static bool timed(uint32_t round) { return round % 16 < 2; }
+  // Threads are timed in two rounds of sixteen, and borders move before them: both cost time. Not in the first, which is a reset.
+  static bool timed(uint32_t round) { return round % 16 / 2 == 4; }
   float speed(size_t share) const { return 1 / shares_[share].each_us.load(std::memory_order_relaxed); }
 
   // Only the thread that starts the job; everything that run() reads must be in place. Each phase is a round.
@@ -139,8 +139,10 @@ class Job {
   void work_on(Phase phase, uint32_t round, size_t index, const Enough& enough) {
     const bool learns = phase == kWork && threads_ > 1 && timed(round);
     const double start = learns ? now_us() : 0;
-    const float each_us = phase == kWork ? shares_[index].each_us.load(std::memory_order_relaxed) : 0;
-    const auto most = [each_us](uint32_t left) { return each_us * static_cast<float>(left) < kShortUs ? left : left - left / 4; };
+    const float each_us = shares_[index].each_us.load(std::memory_order_relaxed);
+    const auto most = [each_us](uint32_t left) {
+      return each_us > 0 && each_us * static_cast<float>(left) < kShortUs ? left : left - left / 4;
+    };
     uint32_t ran = 0;
     for (Piece piece; !(piece = take(index, round, true, most)).empty(); ran += piece.size())
       run(phase, piece.first, piece.end, downwards(index));
@@ -170,9 +172,9 @@ class Job {
     return !before(Left::of(shares_[share].left.load(std::memory_order_relaxed)).round, round);
   }
 
-  // What a thread takes at a time: its own share as a whole if that is short, because every time costs it a wait for all that it
-  // has written; otherwise most of what is left, so that something stays for others if it is held up. Of another's half, so that all
-  // end together.
+  // What a thread takes at a time: its own share as a whole if the work on it is known to be short, because every time costs it a
+  // wait for all that it has written; otherwise most of what is left, so that something stays for others if it is held up. Of
+  // another's half, so that all end together.
   static constexpr float kShortUs = 20;
   static uint32_t half(uint32_t left) { return left - left / 2; }
 
@@ -210,8 +212,8 @@ class Job {
 
   // No longer than it takes to fetch a few chunks' memory from the cache of another core, which would cost both of them.
   template <typename Enough>
-  static bool watch(double us, const Enough& enough) {
-    for (int i = 0; i < 32; ++i)  // mostly it is a matter of a tenth of a microsecond, which is what a pause takes
+  bool watch(double us, const Enough& enough) const {
+    for (size_t i = 0; i < 64; i += threads_)  // two threads mostly miss each other by a tenth of a microsecond, as long as a pause
       if (enough()) return true;
     for (const double start = now_us();;) {
       for (int i = 0; i < 4; ++i) {
@@ -345,7 +347,7 @@ class Pool {
       if (!wait_until(news, post_.count, helper.parked, helper.patience, 1e6)) continue;
       Job* job = post_.ring[helper.seen++ % Post::kRing].load(std::memory_order_acquire);
       // whoever it waits for may need this core
-      if (job != nullptr) job->work(index, news, [&](uint32_t due) { return Job::watch(50.0, [&] { return job->reached(due); }); });
+      if (job != nullptr) job->work(index, news, [&](uint32_t due) { return job->watch(50.0, [&] { return job->reached(due); }); });
     }
   }
 

@@ -45,8 +45,8 @@ class Native:
         parts = [[columns(rows) for rows in slots] for slots in self.buffers.rows]
         self._worlds.bind(self.buffers.seeds, self.buffers.action, parts)
         self.step_now = self._worlds.step
-        """``step_now(action, slot)``: ``take_actions``, ``start`` and ``finish`` of the first group in one, without Python between;
-        False: ``take_actions`` says why not, and no world has moved"""
+        """``step_now(action, slot)``: ``take_actions``, ``start`` and ``finish`` of the first group in one, without Python between.
+        False: no world has moved, since the actions are of another form or outside their space; ``take_actions`` sees to both"""
 
     @property
     def state_bytes(self) -> int:

@@ -85,6 +85,7 @@ class VecEnv:
         self._closed = False
         self._in_turn = config.order == "pipelined"
         self._only = self._rows[0]
+        """both slots of the only batch, where there is one"""
         self._at_once = getattr(runner, "step_now", None) if count == 1 else None
         """steps the only batch in one call"""
 
