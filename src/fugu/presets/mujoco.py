@@ -54,13 +54,15 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     ),
     # Some seeds need more than a million steps to find out how to hop.
     "Hopper-v5": lambda: _mujoco("Hopper-v5", steps=2_000_000),
-    # Slow strokes pay late: next to no discount, long segments, and values in units of their own.
+    # Slow strokes pay late: next to no discount, advantages that reach as far as the segments, which are whole episodes, and values
+    # in units of their own.
     "Swimmer-v5": lambda: _mujoco(
         "Swimmer-v5",
-        horizon=512,
+        horizon=1000,
+        minibatch=1000,
         vector=VectorConfig(num_envs=8),
-        ppo=PPOConfig(gamma=0.9999, lam=0.98, entropy_coef=0.0, normalize_reward=True, reward_clip=10.0, normalize_value=True),
-        optimizer=OptimizerConfig(learning_rate=6e-4),
+        ppo=PPOConfig(gamma=0.9999, lam=0.998, entropy_coef=0.0, normalize_reward=True, reward_clip=10.0, normalize_value=True),
+        optimizer=OptimizerConfig(learning_rate=6e-4, schedule="constant"),
     ),
     # Once it balances there is little left in the advantages but noise: brought to deviation 1, they would make it fall again.
     "InvertedDoublePendulum-v5": lambda: _mujoco(
