@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "envs/all.h"
@@ -282,16 +283,15 @@ class Worlds {
     const Buffer given(actions);
     if (!given.like(form_, (job.high() - job.low()) * static_cast<size_t>(api_.agents))) return kOther;
     job.running = job.held = true;
-    int64_t bad;
-    {
-      nb::gil_scoped_release release;
-      pool_.run(job, fugu::Job::kPrepare, last, [&] {
-        job.given = static_cast<const char*>(given.view.buf);
-        job.command = fugu::EngineApi::kStep;
-        job.slot = slot;
-      });
-      bad = job.bad_action();
-    }
+    std::optional<nb::gil_scoped_release> released;
+    const auto place = [&] {
+      job.given = static_cast<const char*>(given.view.buf);
+      job.command = fugu::EngineApi::kStep;
+      job.slot = slot;
+    };
+    pool_.run(job, fugu::Job::kPrepare, last, place, [&] { released.emplace(); });
+    const int64_t bad = job.bad_action();
+    released.reset();
     job.running = job.held = false;
     return bad < 0 ? kNone : bad;
   }

@@ -99,8 +99,8 @@ class Job {
       other.begin.store(moved, std::memory_order_relaxed);
     }
   }
-  // Threads are timed in two rounds of sixteen, and borders move before them: both cost time. Not in the first, which is a reset.
-  static bool timed(uint32_t round) { return round % 16 / 2 == 4; }
+  // Threads are timed in two rounds of eight, and borders move before them: both cost time. Not in the first, which is a reset.
+  static bool timed(uint32_t round) { return round % 8 / 2 == 2; }
   float speed(size_t share) const { return 1 / shares_[share].each_us.load(std::memory_order_relaxed); }
 
   // Only the thread that starts the job; everything that run() reads must be in place. Each phase is a round.
@@ -164,8 +164,8 @@ class Job {
   // A mean of late; who lost its core for a while has learned little.
   static void learn(std::atomic<float>& mean_us, float us) {
     const float mean = mean_us.load(std::memory_order_relaxed);
-    const float change = mean > 0 ? std::clamp(us / mean, 0.5f, 1.5f) - 1 : 0;
-    mean_us.store(mean > 0 ? mean * (1 + change / 8) : us, std::memory_order_relaxed);
+    const float change = mean > 0 ? std::clamp(us / mean, 0.9f, 1.1f) - 1 : 0;
+    mean_us.store(mean > 0 ? mean * (1 + change / 4) : us, std::memory_order_relaxed);
   }
 
   bool begun(size_t share, uint32_t round) const {
@@ -289,12 +289,13 @@ class Pool {
   }
 
   // The phases from `first` to `last`, after `place()`, which puts in place what the job reads. While the news goes to the other
-  // cores this one works on a first chunk, taken before: an atomic operation waits for all that was written.
-  template <typename Place>
-  void run(Job& job, Job::Phase first, Job::Phase last, const Place& place) {
+  // cores this one does `meanwhile()` and works on a first chunk, taken before: an atomic operation waits for all that was written.
+  template <typename Place, typename Meanwhile>
+  void run(Job& job, Job::Phase first, Job::Phase last, const Place& place, const Meanwhile& meanwhile) {
     if (helpers_.empty()) {
       place();
       job.begin(first, last);
+      meanwhile();
       return finish(job);
     }
     job.balance();
@@ -302,6 +303,7 @@ class Pool {
     place();
     job.begin(first, last);
     announce(&job);
+    meanwhile();
     if (!piece.empty()) job.run(first, piece.first, piece.end, job.downwards(0));
     wake();
     job.report(0, piece.size());

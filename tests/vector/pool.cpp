@@ -110,7 +110,7 @@ int main(int count, char** arguments) {
         const bool bad = random() % 3 == 0;
         const size_t where = random() % chunks;
         const fugu::Job::Phase last = random() % 4 ? fugu::Job::kWork : fugu::Job::kPrepare;
-        pool.run(job, fugu::Job::kPrepare, last, [&] { job.bad_chunk = bad ? where : SIZE_MAX; });
+        pool.run(job, fugu::Job::kPrepare, last, [&] { job.bad_chunk = bad ? where : SIZE_MAX; }, may_stall);
         ++job.checks_due;
         job.steps_due += last == fugu::Job::kWork && !bad;
         if (job.bad.exchange(false, std::memory_order_acq_rel) != bad) return std::puts("a bad chunk was lost"), 1;
