@@ -74,7 +74,7 @@ $(VENV)/.lint: $(VENV)/.core
 	touch $@
 
 $(VENV)/.extras: $(VENV)/.test
-	$(PIP) install --quiet -c constraints.txt "fugu-rl[envs,tokens,memory]"
+	$(PIP) install --quiet -c constraints.txt "fugu-rl[envs,tokens,memory]" --group extras
 	touch $@
 
 $(VENV)/.peers: $(VENV)/.test

@@ -1,5 +1,6 @@
 // Python faces of the native core. Python objects stop here, except in pack.h, whose subject they are.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
@@ -9,6 +10,7 @@
 
 #include "control.h"
 #include "pack.h"
+#include "shrink.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -83,6 +85,15 @@ void exit_with(int pidfd) {
   }).detach();
 }
 
+using Grey = nb::ndarray<nb::numpy, uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void shrink(fugu::Shrink& self, const Grey& image, const Grey& other, const Grey& out) {
+  for (const Grey* given : {&image, &other})
+    if (given->shape(0) != self.rows() || given->shape(1) != self.columns()) throw nb::value_error("a picture has another size");
+  if (out.shape(0) != self.to_rows() || out.shape(1) != self.to_columns()) throw nb::value_error("out has another size");
+  self(image.data(), other.data(), out.data());
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -98,6 +109,10 @@ NB_MODULE(_native, m) {
            "reward"_a, "terminated"_a, "truncated"_a, "first"_a, "mask"_a)
       .def("step", &fugu::RowWriter::step, "result"_a.none())
       .def("start", &fugu::RowWriter::start, "obs"_a.none());
+
+  nb::class_<fugu::Shrink>(m, "Shrink")
+      .def(nb::init<size_t, size_t, size_t, size_t>(), "rows"_a, "columns"_a, "to_rows"_a, "to_columns"_a)
+      .def("__call__", &shrink, "image"_a.noconvert(), "other"_a.noconvert(), "out"_a.noconvert());
 
   nb::class_<SharedControl>(m, "Control")
       .def(nb::init<nb::handle, size_t, double>(), "buffer"_a, "workers"_a, "max_spin_us"_a)

@@ -150,3 +150,17 @@ def test_atari_games_are_what_gymnasiums_own_wrappers_make_of_them(capfd):
             ends += 1
             np.testing.assert_equal(ours.reset(), theirs.reset())
     assert ends >= 1
+
+
+@pytest.mark.extras
+def test_every_atari_game_is_trained_as_one():
+    importlib.import_module("ale_py")
+    from fugu.envs import atari
+    from fugu.presets import preset
+
+    config = preset("ALE/Asterix-v5")
+    assert (config.env, dict(config.env_kwargs)) == ("fugu.envs.atari:make", {"game": "ALE/Asterix-v5"})
+    assert config.policy == preset("ALE/Pong-v5").policy
+    assert atari.make(**config.env_kwargs).observation_space.shape == (4, 84, 84)
+    with pytest.raises(fugu.FuguError, match="no Atari game 'ALE/Pnog-v5' is registered. Did you mean 'ALE/Pong-v5'"):
+        atari.make("ALE/Pnog-v5")

@@ -6,10 +6,9 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector.utils import batch_space
-from gymnasium.wrappers import AtariPreprocessing
 
-from fugu.errors import MissingExtra
+from fugu.envs.shrink import shrinker
+from fugu.errors import ConfigError, MissingExtra, did_you_mean
 
 SIZE = 84
 NOOPS = 30
@@ -20,45 +19,64 @@ def make(game: str, *, stack: int = 4, frameskip: int = 4, **kwargs: Any) -> gym
     """``game`` is a Gymnasium id such as ``ALE/Pong-v5``; actions repeat by chance one time in four, as that id says."""
     try:
         import ale_py
-        import cv2
     except ImportError:
         raise MissingExtra(game, "atari") from None
-    cv2.setNumThreads(1)  # a frame is small; threads of its own in every worker only get in each other's way
     gymnasium.register_envs(ale_py)
+    if game not in gymnasium.registry:
+        games = [name for name in gymnasium.registry if name.startswith("ALE/")]
+        raise ConfigError(f"no Atari game {game!r} is registered.{did_you_mean(game, games)}")
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # or every worker prints a banner into the dashboard
     env = gymnasium.make(game, frameskip=1, disable_env_checker=True, **{"obs_type": "grayscale", **kwargs})
     return Stacked(env, stack, frameskip)
 
 
-class Stacked(AtariPreprocessing):
+class Stacked(gymnasium.Wrapper):
     """What Gymnasium's ``AtariPreprocessing`` and ``FrameStackObservation`` make of a game, to the byte. The game is asked for the two
     screens of a step that are seen, not for all of them and then for those two again."""
 
     def __init__(self, env: gymnasium.Env, stack: int, frameskip: int) -> None:
-        super().__init__(env, noop_max=NOOPS, frame_skip=frameskip, screen_size=SIZE)
-        self.observation_space = batch_space(self.observation_space, stack)
+        super().__init__(env)
+        self.observation_space = gymnasium.spaces.Box(0, 255, (stack, SIZE, SIZE), np.uint8)
+        self._frameskip = frameskip
         self._frames = np.zeros((stack, SIZE, SIZE), np.uint8)
-        self._actions = env.unwrapped._action_set  # type: ignore[attr-defined]
+        self._ale = env.unwrapped.ale  # type: ignore[attr-defined]
+        height, width = self._ale.getScreenDims()
+        self._screens = np.zeros((2, height, width), np.uint8)
+        """the last one, and the one before it, of the last step that had both"""
+        self._shrink = shrinker((height, width), (SIZE, SIZE))
+        self._buttons = env.unwrapped._action_set  # type: ignore[attr-defined]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        frame, info = super().reset(seed=seed, options=options)
-        self._frames[:] = frame
+        _, info = self.env.reset(seed=seed, options=options)
+        for _ in range(self.env.unwrapped.np_random.integers(1, NOOPS + 1)):
+            _, _, terminated, truncated, step_info = self.env.step(0)
+            info.update(step_info)
+            if terminated or truncated:
+                _, info = self.env.reset(seed=seed, options=options)
+        self._ale.getScreenGrayscale(self._screens[0])
+        self._screens[1] = 0
+        self._frames[:] = self._seen()
         return self._frames.copy(), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        ale, button, reward = self.ale, self._actions[action], 0.0
-        for left in reversed(range(self.frame_skip)):
+        ale, button, reward = self._ale, self._buttons[action], 0.0
+        for left in reversed(range(self._frameskip)):
             reward += ale.act(button)
             terminated, truncated = ale.game_over(with_truncation=False), ale.game_truncated()
             if terminated or truncated:
                 break
             if left < 2:
-                ale.getScreenGrayscale(self.obs_buffer[left])
+                ale.getScreenGrayscale(self._screens[left])
         self._frames[:-1] = self._frames[1:]
-        self._frames[-1] = self._get_obs()
+        self._frames[-1] = self._seen()
         info = {
             "lives": ale.lives(),
             "episode_frame_number": ale.getEpisodeFrameNumber(),
             "frame_number": ale.getFrameNumber(),
         }
         return self._frames.copy(), reward, terminated, truncated, info
+
+    def _seen(self) -> np.ndarray:
+        seen = np.empty((SIZE, SIZE), np.uint8)
+        self._shrink(self._screens[0], self._screens[1], seen)
+        return seen

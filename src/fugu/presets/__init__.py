@@ -1,6 +1,7 @@
 """Settings that are known to work, by environment. ``preset(env)`` gives a whole config for any environment.
 
-An environment with a line in a table here gets settings tuned for it; any other gets general ones chosen from its spaces.
+An environment with a line in a table here gets settings tuned for it, any other Atari game those of Atari; the rest get general ones
+chosen from their spaces.
 """
 
 from __future__ import annotations
@@ -45,4 +46,6 @@ def preset(
         return gpu.PRESETS[env]()
     if isinstance(env, str) and env in PRESETS:
         return PRESETS[env]()
+    if isinstance(env, str) and env.startswith("ALE/"):
+        return atari.game(env)
     return general(env, env_kwargs or {})

@@ -14,11 +14,12 @@ from fugu.vector.config import VectorConfig
 GAMES = ("Pong", "Breakout", "Seaquest", "SpaceInvaders", "Qbert", "BeamRider", "MsPacman", "Enduro")
 
 
-def _atari(game: str) -> TrainConfig:
+def game(env: str, steps: int = 5_000_000) -> TrainConfig:
+    """``env`` is a Gymnasium id such as ``ALE/Pong-v5``, of any game."""
     return TrainConfig(
         env="fugu.envs.atari:make",
-        env_kwargs={"game": game},
-        steps=10_000_000,
+        env_kwargs={"game": env},
+        steps=steps,
         horizon=64,
         minibatch=256,
         epochs=4,
@@ -29,4 +30,7 @@ def _atari(game: str) -> TrainConfig:
     )
 
 
-PRESETS: Mapping[str, Callable[[], TrainConfig]] = {f"ALE/{game}-v5": partial(_atari, f"ALE/{game}-v5") for game in GAMES}
+PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
+    **{f"ALE/{name}-v5": partial(game, f"ALE/{name}-v5") for name in GAMES},
+    "ALE/Breakout-v5": partial(game, "ALE/Breakout-v5", 10_000_000),  # its curve rises that long
+}
