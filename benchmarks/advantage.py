@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import subprocess
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +18,7 @@ import numpy as np
 import torch
 
 from fugu.advantage import gae, gae_reference, vtrace
-from harness import main, ratios, summaries, timings
+from harness import compiled, main, ratios, summaries, timings
 
 SHAPES = ((2048, 64), (8192, 128))
 GAMMA, LAM = 0.99, 0.95
@@ -78,16 +75,8 @@ def sb3(data: dict[str, np.ndarray]) -> Callable[[], None]:
     return lambda: RolloutBuffer.compute_returns_and_advantage(buffer, last, ended)
 
 
-@functools.cache
-def scalar_library() -> ctypes.CDLL:
-    with tempfile.TemporaryDirectory() as folder:
-        library, source = Path(folder) / "scalar_advantage.so", Path(__file__).with_name("scalar_advantage.cpp")
-        subprocess.run(["c++", "-std=c++20", "-O3", "-shared", "-fPIC", "-o", library, source], check=True)
-        return ctypes.CDLL(str(library))
-
-
 def scalar_loop(data: dict[str, np.ndarray], weight: np.ndarray) -> Callable[[], None]:
-    function = scalar_library().scalar_advantage
+    function = compiled("scalar_advantage.cpp").scalar_advantage
     segments, horizon = data["value"].shape
     shifted = [np.zeros((segments, horizon), np.float32) for _ in range(2)]  # reward and done arrive with the next observation
     for to, name in zip(shifted, ("reward", "terminated"), strict=True):

@@ -4,15 +4,18 @@ result is one JSON object with the command, the machine and the versions."""
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib.metadata
 import itertools
 import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +23,8 @@ from typing import Any
 
 Step = Callable[[], int]
 """takes one step of many environments; how many"""
+
+HERE = Path(__file__).parent
 
 PACKAGES = ("fugu-rl", "numpy", "torch", "gymnasium", "stable-baselines3", "pettingzoo", "envpool")
 
@@ -88,9 +93,31 @@ def ratios(results: Mapping[str, Result], pairs: Iterable[tuple[str, str]]) -> d
     return {f"{over} / {under}": _ratio(results[over], results[under]) for over, under in pairs}
 
 
+def grouped_ratios(
+    results: Mapping[str, Result], pairs: Iterable[tuple[str, str]], groups: Sequence[str]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """As ``ratios``, by the group that each repeat belongs to."""
+    out: dict[str, dict[str, dict[str, float]]] = {}
+    for group in dict.fromkeys(groups):
+        chosen = {
+            name: Result([v for v, g in zip(result.values, groups, strict=True) if g == group])
+            for name, result in results.items()
+        }
+        out[group] = {name: {**ratio, "repeats": groups.count(group)} for name, ratio in ratios(chosen, pairs).items()}
+    return out
+
+
 def _ratio(over: Result, under: Result) -> dict[str, float]:
     pairs = [a / b for a, b in zip(over.values, under.values, strict=True)]
     return {"median": statistics.median(pairs), "min": min(pairs), "max": max(pairs)}
+
+
+def compiled(source: str, *flags: str) -> ctypes.CDLL:
+    """A C++ file of this folder as a library."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "library.so"
+        subprocess.run(["c++", "-std=c++20", "-O3", "-shared", "-fPIC", *flags, "-o", library, HERE / source], check=True)
+        return ctypes.CDLL(str(library))
 
 
 def stepping(vec: Any, actions: Iterable[Any], count: int) -> Step:

@@ -4,14 +4,18 @@
 
 ``cartpole`` is measured beside Gymnasium's numpy-vectorised CartPole and EnvPool's, contestants alternating; then two threads beside
 one and beside two processes, where a step takes a few microseconds and where it takes more; then every native environment with one
-thread. Turns are short and many: how fast a virtual core is changes within seconds. Needs the extra ``peers`` for EnvPool; without
-it, its rows are left out.
+thread. Turns are short and many: how fast a virtual core is changes within seconds, and so does where two of them are. Between one
+thread and two, a cache line is sent from core to core and back, and the ratios are also given by how long that takes: where a
+hypervisor has put both virtual cores on one real core, nothing makes two of them. Needs a C++ compiler, and the extra ``peers`` for
+EnvPool; without it, its rows are left out.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import sys
+from collections.abc import Callable
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -24,7 +28,7 @@ import fugu
 import fugu.envs  # registers fugu/CartPole-v0
 from fugu.emulation.check.actions import action_rows
 from fugu.emulation.native import names
-from harness import Step, alternate, main, rate, rates, ratios, stepping, summaries
+from harness import Result, Step, alternate, compiled, grouped_ratios, main, rate, rates, ratios, stepping, summaries
 
 NUM_ENVS = 4096
 BATCHES = 16
@@ -32,6 +36,9 @@ BATCHES = 16
 
 FUGU, FUGU_2, FUGU_GYMNASIUM = "fugu, 1 thread", "fugu, 2 threads", "fugu through gymnasium.make_vec, 1 thread"
 GYMNASIUM, ENVPOOL, ENVPOOL_2 = "Gymnasium, numpy-vectorised", "EnvPool, 1 thread", "EnvPool, 2 threads"
+
+ROUND_TRIP = "a cache line to the other core and back, ns"
+ONE_CORE, ONE_CACHE, TWO_CACHES = "halves of one core", "cores of one cache", "cores of two caches"
 
 NO_ENVPOOL = 'EnvPool is not measured; it comes, with 300 MB, by: pip install -c constraints.txt "fugu-rl[peers]"'
 
@@ -57,15 +64,29 @@ def cartpole(seconds: float, repeats: int) -> dict[str, Any]:
             vecs[name] = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=NUM_ENVS, num_threads=threads, seed=0)
             vecs[name].reset()
             steps[name] = stepping(vecs[name], actions.astype(np.int32), NUM_ENVS)
-    results = rates(steps, seconds, repeats)
+    turns = {name: partial(rate, step, seconds) for name, step in steps.items()}
+    results = alternate({FUGU: turns.pop(FUGU), ROUND_TRIP: round_trip(), **turns}, repeats)
     pairs = [(FUGU_2, FUGU), (FUGU, GYMNASIUM), (FUGU_GYMNASIUM, GYMNASIUM), (FUGU, ENVPOOL), (FUGU_2, ENVPOOL_2)]
     for vec in vecs.values():
         vec.close()
+    where = distances(results.pop(ROUND_TRIP))
     return {
         "num_envs": NUM_ENVS,
         "steps_per_second": summaries(results),
         "ratio": ratios(results, [(a, b) for a, b in pairs if a in results and b in results]),
+        "ratio_by_distance": grouped_ratios(results, [(FUGU_2, FUGU)], where),
     }
+
+
+def round_trip() -> Callable[[], float]:
+    function = compiled("cores.cpp", "-pthread").round_trip_ns
+    function.restype = ctypes.c_double
+    return function
+
+
+def distances(round_trips: Result) -> list[str]:
+    """Where the two cores were in each repeat. The limits lie between what is seen: 55 ns, 110 to 160 and 600 on an AMD EPYC."""
+    return [ONE_CORE if ns < 90 else ONE_CACHE if ns < 300 else TWO_CACHES for ns in round_trips.values]
 
 
 def threads(seconds: float, repeats: int) -> dict[str, Any]:
@@ -80,14 +101,18 @@ def threads(seconds: float, repeats: int) -> dict[str, Any]:
         results = alternate(
             {
                 "1 thread": partial(rate, steps[0], seconds),
+                ROUND_TRIP: round_trip(),
                 "2 threads": partial(rate, steps[1], seconds),
                 "2 processes": partial(both, here, steps[0], seconds),
             },
             repeats,
         )
+        where = distances(results.pop(ROUND_TRIP))
+        pairs = [("2 threads", "1 thread"), ("2 processes", "1 thread"), ("2 threads", "2 processes")]
         out[f"{name}, {num_envs} envs"] = {
             "steps_per_second": summaries(results),
-            "ratio": ratios(results, [("2 threads", "1 thread"), ("2 processes", "1 thread"), ("2 threads", "2 processes")]),
+            "ratio": ratios(results, pairs),
+            "ratio_by_distance": grouped_ratios(results, pairs, where),
         }
         here.send(None)
         other.join()
