@@ -35,8 +35,17 @@ TASKS = (
 
 PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     **{task: partial(_minigrid, task) for task in TASKS},
-    # a random walk succeeds in one episode of ten: enough to normalise by
-    "MiniGrid-FourRooms-v0": lambda: _minigrid("MiniGrid-FourRooms-v0", steps=2_000_000, ppo=PPOConfig(entropy_coef=0.01)),
+    # A random walk succeeds in one episode of ten: enough to normalise by. One sees a part of a room, and has to know where one has
+    # been: a memory, and segments as long as an episode.
+    "MiniGrid-FourRooms-v0": lambda: _minigrid(
+        "MiniGrid-FourRooms-v0",
+        steps=4_000_000,
+        horizon=128,
+        minibatch=1024,
+        policy=PolicyConfig(hidden=(128,), activation="relu", core="mingru", core_size=256),
+        ppo=PPOConfig(entropy_coef=0.01, entropy_final=0.001),
+        optimizer=OptimizerConfig(learning_rate=5e-4),
+    ),
     # a random walk seldom finds the key, the door and the goal
     "MiniGrid-DoorKey-6x6-v0": lambda: _minigrid("MiniGrid-DoorKey-6x6-v0", steps=1_000_000),
 }
