@@ -207,7 +207,9 @@ container.seccomp.filter_for = lambda profile: None
 start = container.ContainerLauncher.start
 container.ContainerLauncher.start = lambda self, program: dataclasses.replace(start(self, program), alone=False)
 sandbox = Sandbox(SandboxConfig(backend="docker", image="pretend:1"))
-sandbox.submit(Program(source=b"import time; time.sleep(9)"))
+ticket = sandbox.submit(Program(source=b"import time; time.sleep(9)"))
+while not sandbox.backend.running[ticket].boxes[0].begun:  # an engine killed before it has started has written nothing
+    sandbox.backend.collect(0.01)
 """
 
 
