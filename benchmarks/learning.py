@@ -4,6 +4,10 @@ python benchmarks/learning.py                                  # the native envi
 python benchmarks/learning.py cartpole CartPole-v1 --seeds 3 --jobs 2
 python benchmarks/learning.py knapsack_cmdp --set algorithm=safe_ppo
 python benchmarks/learning.py pong --set learning_rate=3e-3 --set hidden=[128]
+python benchmarks/learning.py ALE/Qbert-v5 ALE/Enduro-v5 --seeds 1 --set device=cuda --set num_workers=8 --keep runs/atari --minutes 9
+
+With ``--keep`` runs stay in that folder, and the same command goes on with those that are not finished, after ``--minutes`` or
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import argparse
 import ast
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,20 +31,16 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 
-def train_one(env: str, seed: int, changes: dict[str, object], episodes: int) -> dict[str, object]:
+def train_one(env: str, seed: int, changes: dict[str, object], episodes: int, keep: str | None = None) -> dict[str, object]:
     """In this process: train, then evaluate."""
-    import fugu
-
-    began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
         settings = {"seed": seed, "threads": 1, "log.board": "off", "num_workers": 1, **changes}
-        run = fugu.train(env, runs=folder, **settings)
-        seconds = time.perf_counter() - began
+        run = trained(env, settings, Path(keep or temporary) / f"{env.replace('/', '-')}-{seed}")
         result = run.evaluate(episodes, seed=1000 + seed)
         wins, losses = against_random(run, games=400) if env == "connect4" else (None, None)
-        rows = run.metrics()
+        rows, timing = run.metrics(), run.folder.read_timing()
         curve = [row["episode/return"] for row in rows if "episode/return" in row]
-        speed = np.median([row["time/steps_per_second"] for row in run.folder.read_timing()])
+        speed = np.median([row["time/steps_per_second"] for row in timing])
     low, high = result.interval
     return {
         "env": env,
@@ -50,10 +51,21 @@ def train_one(env: str, seed: int, changes: dict[str, object], episodes: int) ->
         "mean_length": float(np.mean(result.lengths)),
         **({"mean_costs": result.mean_costs} if result.costs else {}),
         "steps": rows[-1]["steps"],
-        "seconds": seconds,
+        "seconds": timing[-1]["time/wall"],
         "steps_per_second": float(speed),
         "curve": [float(np.mean(part)) for part in np.array_split(curve, min(20, len(curve)))] if curve else [],
     }
+
+
+def trained(env: str, settings: dict[str, object], folder: Path) -> Any:
+    """A finished run; if one was begun in ``folder``, that one."""
+    import fugu
+    from fugu.run.run import Run
+
+    if not any(folder.glob("*/checkpoints/*")):
+        return fugu.train(env, runs=folder, **settings)
+    run = Run("latest", folder)
+    return run.resume() if run.metrics()[-1]["steps"] < run.config.steps else run
 
 
 def against_random(run: Any, games: int, *, greedy: bool = False) -> tuple[float, float]:
@@ -87,15 +99,28 @@ def against_random(run: Any, games: int, *, greedy: bool = False) -> tuple[float
     return float(np.mean(np.array(results) > 0)), float(np.mean(np.array(results) < 0))
 
 
-def in_process(job: tuple[str, int, dict[str, object], int]) -> dict[str, object]:
+Job = tuple[str, int, dict[str, object], int, str | None]
+
+
+def in_process(job: Job, until: float) -> dict[str, object]:
+    """``until`` when, by the clock of ``time.monotonic``, it may train; then it saves what it has."""
+    left = until - time.monotonic()
+    if left <= 0:
+        return {"env": job[0], "seed": job[1], "error": "not begun"}
     script = (
         "import json, sys; from benchmarks.learning import train_one; print(json.dumps(train_one(*json.loads(sys.argv[1]))))"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
-    done = subprocess.run([sys.executable, "-c", script, json.dumps(job)], capture_output=True, text=True, env=environment)
-    if done.returncode:
-        return {"env": job[0], "seed": job[1], "error": done.stderr.strip().splitlines()[-1:]}
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    command = [sys.executable, "-c", script, json.dumps(job)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            said, complained = process.communicate(timeout=None if left == float("inf") else left)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGTERM)
+            said, complained = process.communicate()
+    if process.returncode:
+        return {"env": job[0], "seed": job[1], "error": (complained.strip().splitlines() or ["ended by a signal"])[-1]}
+    return json.loads(said.strip().splitlines()[-1])
 
 
 def main() -> int:
@@ -106,6 +131,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--episodes", type=int)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where runs stay, and go on from")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="after which runs are saved and ended")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -116,14 +143,16 @@ def main() -> int:
             changes[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
             changes[name] = value
-    jobs = []
+    keep = str(arguments.keep.resolve()) if arguments.keep else None
+    until = time.monotonic() + 60 * arguments.minutes
+    jobs: list[Job] = []
     for env in arguments.envs:
         goal = GOALS.get(env)
         both = {**(goal.changes if goal else {}), **changes}
         episodes = arguments.episodes or (goal.episodes if goal else 100)
-        jobs += [(env, seed, both, episodes) for seed in range(arguments.seeds)]
+        jobs += [(env, seed, both, episodes, keep) for seed in range(arguments.seeds)]
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        running = [pool.submit(in_process, job) for job in jobs]
+        running = [pool.submit(in_process, job, until) for job in jobs]
         results = []
         for done in as_completed(running):
             results.append(done.result())

@@ -2,8 +2,9 @@
 
     python benchmarks/native.py --out benchmarks/results/native.json
 
-``cartpole`` is measured beside Gymnasium's numpy-vectorised CartPole and EnvPool's, contestants alternating; then two threads beside
-one and beside two processes, where a step takes a few microseconds and where it takes more; then every native environment with one
+``cartpole`` is measured beside Gymnasium's numpy-vectorised CartPole and EnvPool's, contestants alternating, with one thread, with
+two, and in two processes that have nothing to hand over: what the two cores can do at that moment. ``threads`` are the last three by
+themselves, where a step takes a few microseconds and where it takes more; ``all_envs`` is every native environment with one
 thread. Turns are short and many: how fast a virtual core is changes within seconds, and so does where two of them are. Between one
 thread and two, a cache line is sent from core to core and back, and the ratios are also given by how long that takes: where a
 hypervisor has put both virtual cores on one real core, nothing makes two of them. Needs a C++ compiler, and the extra ``peers`` for
@@ -15,7 +16,8 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -35,6 +37,7 @@ BATCHES = 16
 """of random actions, drawn ahead"""
 
 FUGU, FUGU_2, FUGU_GYMNASIUM = "fugu, 1 thread", "fugu, 2 threads", "fugu through gymnasium.make_vec, 1 thread"
+FUGU_APART = "fugu, 2 processes of 1 thread"
 GYMNASIUM, ENVPOOL, ENVPOOL_2 = "Gymnasium, numpy-vectorised", "EnvPool, 1 thread", "EnvPool, 2 threads"
 
 ROUND_TRIP = "a cache line to the other core and back, ns"
@@ -65,8 +68,19 @@ def cartpole(seconds: float, repeats: int) -> dict[str, Any]:
             vecs[name].reset()
             steps[name] = stepping(vecs[name], actions.astype(np.int32), NUM_ENVS)
     turns = {name: partial(rate, step, seconds) for name, step in steps.items()}
-    results = alternate({FUGU: turns.pop(FUGU), ROUND_TRIP: round_trip(), **turns}, repeats)
-    pairs = [(FUGU_2, FUGU), (FUGU, GYMNASIUM), (FUGU_GYMNASIUM, GYMNASIUM), (FUGU, ENVPOOL), (FUGU_2, ENVPOOL_2)]
+    with elsewhere("cartpole", NUM_ENVS) as other:
+        apart = partial(both, other, steps[FUGU], seconds)
+        first = {FUGU: turns.pop(FUGU), ROUND_TRIP: round_trip(), FUGU_2: turns.pop(FUGU_2), FUGU_APART: apart}
+        results = alternate(first | turns, repeats)
+    pairs = [
+        (FUGU_2, FUGU),
+        (FUGU_APART, FUGU),
+        (FUGU_2, FUGU_APART),
+        (FUGU, GYMNASIUM),
+        (FUGU_GYMNASIUM, GYMNASIUM),
+        (FUGU, ENVPOOL),
+        (FUGU_2, ENVPOOL_2),
+    ]
     for vec in vecs.values():
         vec.close()
     where = distances(results.pop(ROUND_TRIP))
@@ -74,7 +88,7 @@ def cartpole(seconds: float, repeats: int) -> dict[str, Any]:
         "num_envs": NUM_ENVS,
         "steps_per_second": summaries(results),
         "ratio": ratios(results, [(a, b) for a, b in pairs if a in results and b in results]),
-        "ratio_by_distance": grouped_ratios(results, [(FUGU_2, FUGU)], where),
+        "ratio_by_distance": grouped_ratios(results, pairs[:3], where),
     }
 
 
@@ -90,23 +104,20 @@ def distances(round_trips: Result) -> list[str]:
 
 
 def threads(seconds: float, repeats: int) -> dict[str, Any]:
-    """Two threads beside one, which shows what handing over costs where there is little to do; and beside two processes that have
-    nothing to hand over, which is what the two cores can do at that moment."""
+    """Two threads beside one, which shows what handing over costs where there is little to do, and beside two processes."""
     out = {}
     for name, num_envs in (("cartpole", NUM_ENVS), ("cartpole", 16 * NUM_ENVS), ("acrobot", NUM_ENVS), ("breakout", NUM_ENVS)):
-        here, there = get_context("spawn").Pipe()
-        other = get_context("spawn").Process(target=answer, args=(there, name, num_envs), daemon=True)
-        other.start()
         steps = [steps_of(name, num_envs, threads) for threads in (1, 2)]
-        results = alternate(
-            {
-                "1 thread": partial(rate, steps[0], seconds),
-                ROUND_TRIP: round_trip(),
-                "2 threads": partial(rate, steps[1], seconds),
-                "2 processes": partial(both, here, steps[0], seconds),
-            },
-            repeats,
-        )
+        with elsewhere(name, num_envs) as other:
+            results = alternate(
+                {
+                    "1 thread": partial(rate, steps[0], seconds),
+                    ROUND_TRIP: round_trip(),
+                    "2 threads": partial(rate, steps[1], seconds),
+                    "2 processes": partial(both, other, steps[0], seconds),
+                },
+                repeats,
+            )
         where = distances(results.pop(ROUND_TRIP))
         pairs = [("2 threads", "1 thread"), ("2 processes", "1 thread"), ("2 threads", "2 processes")]
         out[f"{name}, {num_envs} envs"] = {
@@ -114,8 +125,6 @@ def threads(seconds: float, repeats: int) -> dict[str, Any]:
             "ratio": ratios(results, pairs),
             "ratio_by_distance": grouped_ratios(results, pairs, where),
         }
-        here.send(None)
-        other.join()
     return out
 
 
@@ -125,6 +134,18 @@ def steps_of(name: str, num_envs: int, threads: int) -> Step:
     return stepping(vec, np.random.default_rng(0).integers(0, vec.action_space.n, (BATCHES, num_envs)), num_envs)
 
 
+@contextmanager
+def elsewhere(name: str, num_envs: int) -> Iterator[Connection]:
+    """To a process that steps as many environments with one thread, when asked to."""
+    spawn = get_context("spawn")
+    here, there = spawn.Pipe()
+    other = spawn.Process(target=answer, args=(there, name, num_envs), daemon=True)
+    other.start()
+    yield here
+    here.send(None)
+    other.join()
+
+
 def answer(there: Connection, name: str, num_envs: int) -> None:
     """In a process of its own: steps environments for as many seconds as it is told, and says how many a second."""
     step = steps_of(name, num_envs, 1)
@@ -132,9 +153,9 @@ def answer(there: Connection, name: str, num_envs: int) -> None:
         there.send(rate(step, seconds))
 
 
-def both(here: Connection, step: Step, seconds: float) -> float:
-    here.send(seconds)
-    return rate(step, seconds) + here.recv()
+def both(other: Connection, step: Step, seconds: float) -> float:
+    other.send(seconds)
+    return rate(step, seconds) + other.recv()
 
 
 def all_envs(seconds: float, repeats: int) -> dict[str, Any]:
