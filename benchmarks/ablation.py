@@ -40,7 +40,7 @@ def main() -> None:
         for variant, changes in VARIANTS.items():
             for seed in range(arguments.seeds):
                 labels.append((env, variant))
-                jobs.append((env, seed, {"steps": steps, "epochs": 4, **changes}, 100))
+                jobs.append((env, seed, {"steps": steps, "epochs": 4, **changes}, 100, None))
     with ThreadPoolExecutor(arguments.jobs) as pool:
         results = list(pool.map(in_process, jobs))
     table = {}

@@ -102,7 +102,7 @@ def against_random(run: Any, games: int, *, greedy: bool = False) -> tuple[float
 Job = tuple[str, int, dict[str, object], int, str | None]
 
 
-def in_process(job: Job, until: float) -> dict[str, object]:
+def in_process(job: Job, until: float = float("inf")) -> dict[str, object]:
     """``until`` when, by the clock of ``time.monotonic``, it may train; then it saves what it has."""
     left = until - time.monotonic()
     if left <= 0:

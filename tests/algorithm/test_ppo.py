@@ -95,7 +95,13 @@ def test_normalizing_looks_at_unmasked_rows_only():
     mask = torch.tensor([True, True, True, False])
     out = normalized(x, row_weight(mask))[:3]
     torch.testing.assert_close(out, torch.tensor([-1.0, 0.0, 1.0]) * math.sqrt(1.5))
-    assert (normalized(torch.ones(4), row_weight(torch.ones(4, dtype=torch.bool))) == 0).all()
+
+
+@pytest.mark.parametrize("value", [1.0, 5.3, 100.3, -0.1])
+@pytest.mark.parametrize("rows", [1, 4, 100, 1000])
+def test_rows_that_do_not_vary_are_normalized_to_nothing(value, rows):
+    out = normalized(torch.full((rows,), value), row_weight(torch.ones(rows, dtype=torch.bool)))
+    assert out.dtype == torch.float32 and out.abs().max() < 1e-5
 
 
 def test_explained_variance_is_that_of_the_definition():
@@ -148,6 +154,41 @@ def test_fresh_vtrace_is_gae_while_the_policy_has_not_moved():
     advantage, target = algorithm._fresh_advantage(batch, logprob.detach(), out.value.detach())
     torch.testing.assert_close(advantage, batch["advantage"], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(target[batch["mask"]], batch["value_target"][batch["mask"]], atol=1e-5, rtol=1e-4)
+
+
+def moved_on(**settings) -> tuple[PPO, Batch]:
+    """Values have got other units by the batch, in which the network has not moved."""
+    algorithm = make(PPOConfig(normalize_value=True, **settings))
+    algorithm.value_scale.update(torch.linspace(-5, 5, 100), torch.ones(100, dtype=torch.bool))
+    batch = rollout(algorithm)
+    return algorithm, algorithm.prepare(batch.also(reward=50 + 100 * batch["reward"]), 0.0)
+
+
+def test_values_that_are_compared_with_fresh_ones_are_in_the_same_units():
+    algorithm, batch = moved_on(vtrace=True)
+    out = algorithm.policy(batch["obs"], None, batch["first"])
+    torch.testing.assert_close(batch["value_now"], algorithm.value_scale.real(out.value), rtol=1e-4, atol=1e-3)
+    assert (batch["value_now"] - batch["value"]).abs().mean() > 1
+    said = (batch["value"] - batch["value"].mean()) / batch["value"].std()
+    torch.testing.assert_close(said, (batch["value_now"] - batch["value_now"].mean()) / batch["value_now"].std(), rtol=1e-3, atol=1e-3)
+    seen = []
+    algorithm._fresh_advantage = lambda batch, *rest: seen.append(batch) or PPO._fresh_advantage(algorithm, batch, *rest)
+    algorithm.loss(batch)
+    assert torch.equal(seen[0]["bootstrap"], batch["bootstrap_now"])
+
+
+def test_a_network_that_has_not_moved_has_no_value_clipped():
+    losses = []
+    for clip in (None, 0.01):
+        algorithm, batch = moved_on(value_clip=clip)
+        algorithm.loss(batch)[0].backward()
+        losses.append(torch.cat([p.grad.flatten() for p in algorithm.policy.parameters()]))
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-4, atol=1e-5)
+
+
+def test_fresh_advantages_cannot_be_normalized_over_the_batch():
+    with pytest.raises(ConfigError, match="try --ppo.normalize_advantage minibatch"):
+        PPOConfig(vtrace=True, normalize_advantage="batch")
 
 
 def test_fresh_vtrace_corrects_the_future_and_leaves_the_rows_own_ratio_to_the_surrogate():
@@ -208,6 +249,31 @@ def test_drawing_by_priority_is_unbiased_after_correction():
     assert abs(total / weight - x.mean().item()) < 0.02
 
 
+@pytest.mark.parametrize(("value_coef", "entropy_coef"), [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)])
+@pytest.mark.parametrize("quiet", [False, True])
+def test_no_part_of_the_loss_is_biased_by_drawing_once_it_is_corrected(value_coef, entropy_coef, quiet):
+    """The mean gradient over many draws is that of the whole batch, also with a segment that is as good as never drawn."""
+    algorithm = make(PPOConfig(priority=0.8, normalize_advantage="none", value_coef=value_coef, entropy_coef=entropy_coef))
+    batch = rollout(algorithm, segments=16, seed=1)
+    batch = algorithm.prepare(batch.also(reward=batch["reward"] * torch.linspace(0.1, 4, 16)[:, None]), progress=1.0)
+    if quiet:
+        advantage = batch["advantage"] * torch.where(torch.arange(16) == 0, 1e-5, 1.0)[:, None]
+        probability, importance = priorities(advantage, batch["mask"], 0.8, 1.0)
+        batch = batch.also(advantage=advantage, priority=probability, importance=importance)
+    if value_coef or entropy_coef:
+        batch = batch.also(advantage=torch.zeros_like(batch["advantage"]))
+
+    def gradient(part):
+        algorithm.policy.zero_grad()
+        algorithm.loss(part)[0].backward()
+        return torch.cat([p.grad.flatten() for p in algorithm.policy.parameters()])
+
+    whole = gradient(Batch({name: column for name, column in batch.columns.items() if name not in ("priority", "importance")}))
+    g = torch.Generator().manual_seed(0)
+    drawn = sum(gradient(batch.rows(draw(batch["priority"], 12, g))) for _ in range(500)) / 500
+    assert (drawn - whole).norm() < 0.15 * whole.norm()
+
+
 def test_every_segment_is_seen_once_per_epoch():
     batch = Batch({"reward": torch.arange(12.0)[:, None].expand(12, 3).contiguous()})
     seen = [part["reward"][:, 0].tolist() for part in minibatches(batch, 4, 2, torch.Generator().manual_seed(0))]
@@ -233,6 +299,14 @@ def test_reward_scale_is_the_deviation_of_discounted_returns():
                     returns.append(running[agent])
                     running[agent] *= not ended[start + agent, t]
         torch.testing.assert_close(out, reward / float(np.std(returns)), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.1, 5.3])
+def test_rewards_stay_as_they_are_while_returns_do_not_vary(value):
+    scale = RewardScale(4, gamma=0.9)
+    for _ in range(3):
+        reward = torch.full((8, 5), value)
+        torch.testing.assert_close(scale(reward, torch.ones(8, 5, dtype=torch.bool), torch.ones(8, 5, dtype=torch.bool)), reward)
 
 
 def test_value_scale_goes_there_and_back():

@@ -137,6 +137,18 @@ def test_one_allowed_choice_has_probability_one_and_entropy_zero() -> None:
     assert distribution.entropy(params, mask).tolist() == [0.0]
 
 
+def test_a_part_without_an_allowed_choice_is_uniform_over_those_that_exist() -> None:
+    distribution = Distribution(gs.MultiDiscrete([2, 5]))
+    params = random_params(distribution, 1000, dtype=torch.float32).requires_grad_()
+    mask = torch.tensor([False, False, True, True, False, True, True]).expand(1000, -1)
+    action = distribution.sample(params, mask, generator())
+    assert action[:, 0].unique().tolist() == [0, 1] and action[:, 1].unique().tolist() == [0, 1, 3, 4]
+    second = td.Categorical(logits=params[:, [2, 3, 5, 6]])
+    torch.testing.assert_close(distribution.entropy(params, mask), second.entropy() + math.log(2))
+    distribution.logprob(params, action, mask).sum().backward()
+    assert torch.isfinite(params.grad).all()
+
+
 def test_extreme_logits_stay_finite() -> None:
     distribution = Distribution(MIXED)
     for scale in (1e4, 1e30):

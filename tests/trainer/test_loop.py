@@ -7,17 +7,21 @@ import dataclasses
 
 import pytest
 import torch
+from gymnasium import spaces as gs
 from safetensors import safe_open
 
 from fugu.algorithm.config import PPOConfig, SafeConfig
+from fugu.cli.main import main
 from fugu.errors import ConfigError
+from fugu.policy.actor_critic import make_policy
 from fugu.policy.config import PolicyConfig
+from fugu.policy.transformer import Transformer
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import CheckpointConfig, OptimizerConfig, TrainConfig
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.interrupt import Interrupt
-from fugu.trainer.optimizer import Optimizer, schedule
+from fugu.trainer.optimizer import Optimizer, hidden_matrices, schedule
 from fugu.vector.config import VectorConfig
 
 EVERYTHING = PPOConfig(normalize_reward=True, normalize_value=True, priority=0.8, vtrace=True, entropy_final=0.0)
@@ -224,6 +228,26 @@ def test_muon_takes_hidden_matrices_and_adam_the_rest():
     muon = [names[id(p)] for group in optimizer.parts["policy"].muon.param_groups for p in group["params"]]
     assert muon == ["net.trunk.layers.0.weight"]
     assert len(optimizer.parts["policy"].adam.parameters) + len(muon) == len(names)
+
+
+def test_muon_leaves_embeddings_and_heads_alone(tmp_path):
+    tokens = gs.MultiDiscrete([5] * 4)
+    transformer = Transformer(tokens, tokens, PolicyConfig(width=8, layers=1, attention_heads=2))
+    layers = ("into_heads", "out_of_heads", "up", "down")
+    assert hidden_matrices(transformer) == {f"blocks.0.{layer}.weight" for layer in layers}
+    seen = make_policy(gs.Discrete(100), gs.Discrete(3), PolicyConfig(hidden=(16,)), seed=0)
+    assert hidden_matrices(seen) == {"net.trunk.layers.0.weight"}
+    path = tmp_path / "net.py"
+    assert main(["new", "policy", str(path)]) == 0
+    mine = make_policy(gs.Box(-1, 1, (3,)), gs.Discrete(3), PolicyConfig(net=f"{path}:Net"), seed=0)
+    assert hidden_matrices(mine) == {"net.layers.0.weight", "net.layers.2.weight"}
+
+
+@pytest.mark.parametrize("changes", [{"minibatch": 1}, {"vector": VectorConfig(num_envs=1)}])
+def test_a_minibatch_of_one_row_that_would_be_normalized_away_is_refused(changes):
+    config = dataclasses.replace(BASE, horizon=1, minibatch=None)
+    with pytest.raises(ConfigError, match="teaches nothing; try a larger --minibatch"):
+        make_trainer(dataclasses.replace(config, **changes))
 
 
 def test_gradients_are_shortened_and_their_length_is_told():

@@ -63,6 +63,11 @@ class PPOConfig:
             value = getattr(self, field)
             if value is not None and not 0 <= value < math.inf:
                 raise ConfigError(f"ppo.{field}={value} must be 0 or above")
+        if self.vtrace and self.normalize_advantage == "batch":
+            raise ConfigError(
+                "ppo.vtrace computes advantages anew in every minibatch, so they cannot be normalised over the batch; "
+                "try --ppo.normalize_advantage minibatch"
+            )
 
 
 _TOKEN_CLIP = {"scale": "group", "ratio": "token", "cut": "clip", "clip_low": 0.2, "clip_high": 0.2, "refill_rounds": 0}

@@ -125,7 +125,9 @@ class PPO:
         batch = batch.also(reward=reward)
         added = self.estimates(batch)
         if self.value_scale is not None:
-            self.value_scale.update(added["value_target"], batch["mask"])
+            now = self.value_scale.update(added["value_target"], batch["mask"], batch["value"], batch["bootstrap"])
+            if c.vtrace or c.value_clip is not None:  # which compare them with what the network says now
+                added |= dict(zip(("value_now", "bootstrap_now"), now, strict=True))
         if c.normalize_advantage == "batch":
             added["advantage"] = normalized(added["advantage"], row_weight(batch["mask"]))
         if c.priority > 0:
@@ -139,6 +141,8 @@ class PPO:
         return {"advantage": advantage, "value_target": target}
 
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
+        if "value_now" in batch:
+            batch = batch.also(value=batch["value_now"], bootstrap=batch["bootstrap_now"])
         if self.fused is not None and "action_mask" not in batch:  # which its kernels do not know
             return self._fused_loss(batch, self.fused)
         c, batch = self.config, batch.compact()
@@ -156,7 +160,8 @@ class PPO:
         target, old_value = self._scaled(rows(target)), self._scaled(rows(batch["value"]))
         advantage, weight = weighed(rows(advantage), rows(batch["mask"]), normalize=c.normalize_advantage == "minibatch")
         if "importance" in batch:
-            advantage = advantage * rows(batch["importance"][:, None].expand(batch["mask"].shape))
+            weight = weight * rows(batch["importance"][:, None].expand(batch["mask"].shape))
+            weight = weight / weight.sum().clamp(min=1e-30)
         mask = batch.get("action_mask")
         loss = ppo_loss(
             self.policy.distribution,
@@ -265,7 +270,7 @@ def priorities(advantage: Tensor, mask: Tensor, power: float, correction: float 
     """How likely each segment is drawn, and what one that was drawn counts for (Schaul et al. 2016, arXiv:1511.05952).
 
     A segment's priority is the mean of ``|advantage|`` over its unmasked rows, to ``power``. The importance ``(n p)^-correction``
-    takes the bias of drawing by it back, wholly at 1; it is scaled so that none is above 1. Both are ``[segments]``.
+    takes the bias of drawing by it back, wholly at 1 and as far as a mean over one minibatch can. Both are ``[segments]``.
     """
     rows = mask.sum(1)
     size = (advantage.abs() * mask).sum(1) / rows.clamp(min=1)
@@ -273,7 +278,7 @@ def priorities(advantage: Tensor, mask: Tensor, power: float, correction: float 
     total = raw.sum()
     probability = torch.where(total > 0, raw / total.clamp(min=1e-30), 1.0 / len(raw))
     importance = torch.where(probability > 0, (len(raw) * probability).clamp(min=1e-12) ** -correction, 0.0)
-    return probability, importance / importance.max()
+    return probability, importance
 
 
 def _on_device(batch: Batch, weights: tuple[float, float, float, float]) -> Trace | None:

@@ -15,7 +15,8 @@ from fugu.policy.recurrent import accumulate
 
 
 class RewardScale(nn.Module):
-    """Divides rewards by the running deviation of the discounted return, which keeps them in proportion and their sign."""
+    """Divides rewards by the running deviation of the discounted return, which keeps them in proportion and their sign. As long as
+    returns do not vary, rewards stay as they are."""
 
     def __init__(self, num_agents: int, gamma: float) -> None:
         super().__init__()
@@ -36,7 +37,9 @@ class RewardScale(nn.Module):
             else:
                 self._row_by_row(reward[rows], ended[rows], returns[rows])
         self.moments.update(returns, mask)
-        return reward / (self.moments.var.sqrt() + 1e-8).to(reward.dtype)
+        deviation = self.moments.var.sqrt()
+        varies = deviation > 1e-4 * self.moments.mean.abs()  # else it is rounding, or too little to be a unit
+        return reward / torch.where(varies, deviation, 1.0).to(reward.dtype)
 
     def _row_by_row(self, reward: Tensor, ended: Tensor, returns: Tensor) -> None:
         running = self.running
@@ -65,8 +68,11 @@ class ValueScale(nn.Module):
         super().__init__()
         self.moments = RunningMoments(shape)
 
-    def update(self, target: Tensor, mask: Tensor) -> None:
+    def update(self, target: Tensor, mask: Tensor, *values: Tensor) -> list[Tensor]:
+        """Take the targets in. What the network said, and was worth ``values`` until now, is worth what is returned from now on."""
+        said = [self.scaled(value) for value in values]
         self.moments.update(target, mask)
+        return [self.real(value) for value in said]
 
     def real(self, scaled: Tensor) -> Tensor:
         return scaled * self._deviation(scaled) + self.moments.mean.to(scaled.dtype)
@@ -97,7 +103,7 @@ class PopArt(DecayingValueScale):
         self._heads = list(heads)  # in a list of their own: they are saved with the networks they belong to
 
     @torch.no_grad()
-    def update(self, target: Tensor, mask: Tensor) -> None:
+    def update(self, target: Tensor, mask: Tensor, *values: Tensor) -> list[Tensor]:
         mean, deviation = self.moments.mean.clone(), self._deviation(self.moments.var)
         super().update(target, mask)
         ratio = deviation / self._deviation(self.moments.var)
@@ -105,3 +111,4 @@ class PopArt(DecayingValueScale):
         for head in self._heads:
             head.weight.mul_(ratio.to(head.weight.dtype))
             head.bias.copy_(head.bias * ratio + shift)
+        return list(values)

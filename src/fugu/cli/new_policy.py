@@ -75,10 +75,10 @@ class Net(nn.Module):
             inputs = width
         self.layers = nn.Sequential(*layers)
         features = core_size if core != "none" else self.hidden_size  # what decode gets
-        self.policy = nn.Linear(features, Distribution(action_space).size)  # a Discrete(n) has n logits, a Box mean and log std
-        self.value = nn.Linear(features, 1)
-        nn.init.orthogonal_(self.policy.weight, 0.01)  # start with nearly equal probabilities
-        nn.init.zeros_(self.policy.bias)
+        self.policy_head = nn.Linear(features, Distribution(action_space).size)  # Discrete(n): n logits; Box: mean and log std
+        self.value_head = nn.Linear(features, 1)
+        nn.init.orthogonal_(self.policy_head.weight, 0.01)  # start with nearly equal probabilities
+        nn.init.zeros_(self.policy_head.bias)
 
     def encode(self, obs):
         """obs as the space has it, a tensor [rows, ...] or a dict or tuple of them -> hidden [rows, hidden_size]."""
@@ -86,5 +86,5 @@ class Net(nn.Module):
 
     def decode(self, hidden):
         """hidden [rows, features] -> (parameters of the action distribution [rows, size], value [rows])."""
-        return self.policy(hidden), self.value(hidden).squeeze(-1)
+        return self.policy_head(hidden), self.value_head(hidden).squeeze(-1)
 '''

@@ -165,7 +165,8 @@ class Distribution(nn.Module):
         if self.heads == 1:
             return logits
         if self.padded:
-            logits = F.pad(logits, (0, 1), value=lowest).index_select(-1, self.columns)
+            absent = 1.5 * lowest  # below what is forbidden: where everything is, nothing is drawn that does not exist
+            logits = F.pad(logits, (0, 1), value=absent).index_select(-1, self.columns)
         return logits.unflatten(-1, (self.heads, self.widest))
 
     def _bits(self, params: Tensor) -> Tensor:

@@ -24,9 +24,12 @@ from torch import Tensor
 from fugu.cuda.gather import COLUMNS, gather, lies_by_steps
 from fugu.cuda.use import ready
 
-PER_SEGMENT = frozenset({"state", "bootstrap", "cost_bootstrap", "priority", "importance", "agent", "group", "score", "round"})
+PER_SEGMENT = frozenset(
+    {"state", "bootstrap", "bootstrap_now", "cost_bootstrap", "priority", "importance", "agent", "group", "score", "round"}
+)
 """state: of the recurrent core before the first row; bootstrap: value of the observation after the last row, cost_bootstrap: what is
-expected to be paid from there on; priority: how likely a segment is drawn; importance: what a segment drawn by priority counts for;
+expected to be paid from there on; ``bootstrap_now``, as ``value_now`` for rows: what the network said there, in the units that values have
+since ``prepare``; priority: how likely a segment is drawn; importance: what a segment drawn by priority counts for;
 agent: which one of its world a segment belongs to; group, score, round: see ``episodes.py``"""
 
 BOOTSTRAPS = {"value": "bootstrap", "cost_value": "cost_bootstrap"}

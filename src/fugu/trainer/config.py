@@ -205,6 +205,11 @@ class TrainConfig:
                 f"minibatch={rows} ({each} segments) must divide the batch of {segments} segments of {self.horizon} rows; "
                 f"try --minibatch {near}"
             )
+        if rows == 1 and self.algorithm != "grpo" and self.ppo.normalize_advantage == "minibatch":
+            raise ConfigError(
+                "a minibatch of one row: its advantage, normalised over the minibatch, is 0 and teaches nothing; "
+                "try a larger --minibatch, or --ppo.normalize_advantage batch"
+            )
         return segments // each
 
 

@@ -69,6 +69,16 @@ def _learns(parameter: nn.Parameter) -> bool:
     return parameter.requires_grad
 
 
+def hidden_matrices(module: nn.Module) -> set[str]:
+    """What Muon is for: matrices that are neither tables of embeddings nor the last layer, whose name is or ends with ``head``."""
+    tables = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
+
+    def last(name: str) -> bool:
+        return any(part in ("head", "heads") or part.endswith("_head") for part in name.split("."))
+
+    return {name for name, p in module.named_parameters() if p.ndim == 2 and id(p) not in tables and not last(name)}
+
+
 class Part:
     """One module: Adam for it, or Muon for its hidden matrices and Adam for the rest."""
 
@@ -76,7 +86,7 @@ class Part:
         self.config = config
         named = [(name, p) for name, p in module.named_parameters() if _learns(p)]
         self.parameters = [p for _, p in named]
-        hidden = [p for name, p in named if config.name == "muon" and p.ndim == 2 and "head" not in name]
+        hidden = [p for name, p in named if name in hidden_matrices(module)] if config.name == "muon" else []
         chosen = set(map(id, hidden))
         rest = [p for p in self.parameters if id(p) not in chosen]
         self.adam: Adam | DeviceAdam | None = None
