@@ -111,7 +111,7 @@ std::vector<double> values_of(const fugu::EngineApi& api, const nb::dict& settin
 }
 
 int limit_of(const fugu::EngineApi& api, const nb::dict& settings) {
-  return settings.contains("max_steps") ? nb::cast<int>(settings["max_steps"]) : api.time_limit;
+  return settings.contains("max_steps") ? static_cast<int>(nb::cast<double>(settings["max_steps"])) : api.time_limit;
 }
 
 // What a kernel of the environment is given by value: its Params as bytes, and the time limit.

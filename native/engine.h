@@ -90,6 +90,20 @@ struct PlaceCosts {
 template <>
 struct PlaceCosts<0> {};
 
+// The same for how often agents have acted, where they take turns.
+template <size_t Worlds, int Numbers, bool Turns>
+struct BlockActed {
+  int32_t acted[Worlds][Numbers] = {};
+};
+template <size_t Worlds, int Numbers>
+struct BlockActed<Worlds, Numbers, false> {};
+template <int Numbers, bool Turns>
+struct PlaceActed {
+  int32_t (&acted)[Numbers];
+};
+template <int Numbers>
+struct PlaceActed<Numbers, false> {};
+
 template <typename E>
 class Engine {
  public:
@@ -98,7 +112,7 @@ class Engine {
   using State = typename E::State;
   using Params = typename E::Params;
   static constexpr size_t A = E::agents;
-  static constexpr bool kLanes = Traits<E>::kLanes, kMasks = Traits<E>::kMasks;
+  static constexpr bool kLanes = Traits<E>::kLanes, kMasks = Traits<E>::kMasks, kTurns = Traits<E>::kTurns;
   static constexpr int kCosts = Traits<E>::kCosts;
   static_assert(std::is_trivially_copyable_v<State> && std::is_trivially_copyable_v<Obs> && std::is_trivially_copyable_v<Action>);
 
@@ -194,14 +208,15 @@ class Engine {
   // Worlds lie one after the other, or, with lanes, a block of them side by side, so that loops run over each column of it.
   static constexpr size_t kPerBlock = kLanes ? kBlock : 1;
 
-  struct alignas(kLanes ? 64 : 0) Block : BlockCosts<kPerBlock, static_cast<int>(A) * kCosts> {
+  struct alignas(kLanes ? 64 : alignof(double)) Block : BlockCosts<kPerBlock, static_cast<int>(A) * kCosts>,
+                                                        BlockActed<kPerBlock, static_cast<int>(A), kTurns> {
     State state[kPerBlock]{};
     Rng rng[kPerBlock]{};
     double returns[kPerBlock][A] = {};
     int32_t length[kPerBlock][kClocks] = {};
     bool ended[kPerBlock][kClocks] = {};
   };
-  struct Place : PlaceCosts<static_cast<int>(A) * kCosts> {  // of one world in its block
+  struct Place : PlaceCosts<static_cast<int>(A) * kCosts>, PlaceActed<static_cast<int>(A), kTurns> {  // of one world in its block
     State& state;
     Rng& rng;
     double (&returns)[A];
@@ -211,10 +226,19 @@ class Engine {
   Place at(size_t w) {
     Block& block = blocks_[w / kPerBlock];
     const size_t i = w % kPerBlock;
-    if constexpr (kCosts > 0)
-      return {{block.costs[i]}, block.state[i], block.rng[i], block.returns[i], block.length[i], block.ended[i]};
-    else
-      return {{}, block.state[i], block.rng[i], block.returns[i], block.length[i], block.ended[i]};
+    const auto costs = [&]() -> PlaceCosts<static_cast<int>(A) * kCosts> {
+      if constexpr (kCosts > 0)
+        return {block.costs[i]};
+      else
+        return {};
+    };
+    const auto acted = [&]() -> PlaceActed<static_cast<int>(A), kTurns> {
+      if constexpr (kTurns)
+        return {block.acted[i]};
+      else
+        return {};
+    };
+    return {costs(), acted(), block.state[i], block.rng[i], block.returns[i], block.length[i], block.ended[i]};
   }
 
   // `out` is a copy: bytes written to rows could else be bytes of its pointers.
@@ -396,7 +420,7 @@ class Engine {
   }
 
   static bool valid(const Action& action) {
-    if constexpr (std::is_integral_v<Action>) {
+    if constexpr (std::is_same_v<Action, int64_t>) {
       return action >= 0 && action < E::action[0].choices;
     } else {  // a struct of the leaves in their order, aligned as they are: see Layout
       const char *start = reinterpret_cast<const char*>(&action), *at = start;
@@ -414,8 +438,10 @@ class Engine {
             int64_t number;
             std::memcpy(&number, at, sizeof number);
             if (number < 0 || number >= field.choices) return false;
-          } else if (*at != 0 && *at != 1) {
-            return false;
+          } else {
+            const double number = field.type == 'B' ? static_cast<unsigned char>(*at) : static_cast<signed char>(*at);
+            const bool binary = field.kind == Field::kMultiBinary;
+            if (number < (binary ? 0 : field.low) || number > (binary ? 1 : field.high)) return false;
           }
         }
       }

@@ -262,6 +262,10 @@ class Pool {
     for (size_t i = 0; i < helpers; ++i) helpers_[i]->thread = std::thread([this, i] { serve(*helpers_[i], i + 1); });
   }
   ~Pool() {
+    if (getpid() != owner_) {  // a fork: the threads are its parent's, and here there is nobody to wait for
+      for (auto& helper : helpers_) static_cast<void>(helper.release());
+      return;
+    }
     post_.stop.store(true, std::memory_order_relaxed);
     announce(nullptr);
     wake();
@@ -356,6 +360,7 @@ class Pool {
   Post post_;
   alignas(kLine) Patience patience_{200.0};
   std::vector<std::unique_ptr<Helper>> helpers_;
+  const pid_t owner_ = getpid();
 };
 
 }  // namespace fugu

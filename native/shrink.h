@@ -1,4 +1,5 @@
-// Grey pictures made smaller: a pixel becomes the mean of the area that it covers, to the byte what OpenCV's INTER_AREA makes of it.
+// Grey pictures made smaller: a pixel becomes the mean of the area that it covers, to the byte what OpenCV's INTER_AREA makes of it
+// (but where both sides shrink by whole numbers: there it rounds another way).
 // Reference with the same meaning: src/fugu/envs/shrink.py.
 //
 // In whole numbers: with lengths in units of which both an old and a new pixel are multiples, every weight is whole, and so is the

@@ -89,8 +89,16 @@ struct CostSums {
 template <int Agents>
 struct CostSums<Agents, 0> {};
 
+// On how many rows of their running episodes `Agents` agents have acted; nothing where all act always, for then it is the length.
+template <int Agents, bool Turns>
+struct Acted {
+  int32_t acted[Agents];
+};
+template <int Agents>
+struct Acted<Agents, false> {};
+
 template <typename E>
-struct World : CostSums<Traits<E>::kAgents, Traits<E>::kCosts> {
+struct World : CostSums<Traits<E>::kAgents, Traits<E>::kCosts>, Acted<Traits<E>::kAgents, Traits<E>::kTurns> {
   typename E::State state;
   Rng rng;
   double returns[Traits<E>::kAgents];
@@ -137,7 +145,10 @@ FUGU_HD FUGU_INLINE void log_episode(const W& world, const typename E::Params& p
   using T = Traits<E>;
   ++sum.episodes;
   sum.returns += world.returns[a];
-  sum.lengths += world.length[T::clock(a)];
+  if constexpr (T::kTurns)
+    sum.lengths += world.acted[a];
+  else
+    sum.lengths += world.length[T::clock(a)];
   if constexpr (T::kLogs) {
     float values[kMaxLogs] = {};
     E::log(world.state, params, a, values);
@@ -147,11 +158,18 @@ FUGU_HD FUGU_INLINE void log_episode(const W& world, const typename E::Params& p
     for (int k = 0; k < T::kCosts; ++k) sum.values[T::own_logs() + k] += world.costs[a * T::kCosts + k];
 }
 
-// Nothing of what agent a's episode has cost counts any longer.
+// Nothing of what agent a's episode has cost, nor of how often it has acted, counts any longer.
 template <typename E, typename W>
-FUGU_HD FUGU_INLINE void forget_costs([[maybe_unused]] W& world, [[maybe_unused]] int a) {
+FUGU_HD FUGU_INLINE void forget([[maybe_unused]] W& world, [[maybe_unused]] int a) {
+  if constexpr (Traits<E>::kTurns) world.acted[a] = 0;
   if constexpr (Traits<E>::kCosts > 0)
     for (int k = 0; k < Traits<E>::kCosts; ++k) world.costs[a * Traits<E>::kCosts + k] = 0;
+}
+
+// Before a step: who acts in it.
+template <typename E, typename W>
+FUGU_HD FUGU_INLINE void count_acting([[maybe_unused]] W& world, [[maybe_unused]] int a) {
+  if constexpr (Traits<E>::kTurns) world.acted[a] += E::acting(world.state, a);
 }
 
 template <typename E, typename W>
@@ -175,7 +193,7 @@ FUGU_HD FUGU_INLINE void begin_world(W& world, const typename E::Params& params,
   }
   for (int a = 0; a < T::kAgents; ++a) {
     world.returns[a] = 0;
-    forget_costs<E>(world, a);
+    forget<E>(world, a);
     write_row<E>(world, params, out, a, 0.0f, nullptr, false, false, true);
   }
 }
@@ -188,6 +206,7 @@ FUGU_HD FUGU_INLINE void go_on(W& world, const typename E::Params& params, int t
   float reward[T::kAgents];
   [[maybe_unused]] float costs[kCostRoom<E>];
   bool terminated;
+  for (int a = 0; a < T::kAgents; ++a) count_acting<E>(world, a);
   if constexpr (T::kLanes && T::kCosts > 0)
     terminated = E::step(world.state, params, action, reward, costs);
   else if constexpr (T::kLanes)
@@ -217,7 +236,10 @@ FUGU_HD FUGU_INLINE void go_on_one_by_one(W& world, const typename E::Params& pa
   bool terminated[T::kAgents] = {}, fresh[T::kAgents];
   for (int a = 0; a < T::kAgents; ++a) {
     fresh[a] = world.ended[a];
-    if (fresh[a]) world.length[a] = 0, world.returns[a] = 0, forget_costs<E>(world, a);
+    if (fresh[a])
+      world.length[a] = 0, world.returns[a] = 0, forget<E>(world, a);
+    else
+      count_acting<E>(world, a);
   }
   if constexpr (T::kCosts > 0)
     E::step(world.state, params, world.rng, action, fresh, reward, terminated, costs);

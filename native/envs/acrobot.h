@@ -31,10 +31,10 @@ struct Acrobot {
   struct Params {
     float length1 = 1.0f, mass1 = 1.0f, mass2 = 1.0f, center1 = 0.5f, center2 = 0.5f, inertia = 1.0f, gravity = 9.8f, dt = 0.2f;
   };
-  static constexpr Param<Params> params[] = {{"length1", &Params::length1}, {"mass1", &Params::mass1},
-                                             {"mass2", &Params::mass2},     {"center1", &Params::center1},
-                                             {"center2", &Params::center2}, {"inertia", &Params::inertia},
-                                             {"gravity", &Params::gravity}, {"dt", &Params::dt}};
+  static constexpr Param<Params> params[] = {
+      {"length1", &Params::length1, 0.2, 3}, {"mass1", &Params::mass1, 0.2, 5},    {"mass2", &Params::mass2, 0.2, 5},
+      {"center1", &Params::center1, 0.1, 2}, {"center2", &Params::center2, 0.1, 2}, {"inertia", &Params::inertia, 0.2, 5},
+      {"gravity", &Params::gravity, 0, 30},  {"dt", &Params::dt, 1e-3, 0.25}};
 
   struct State {
     float theta1, theta2, theta1_dot, theta2_dot;

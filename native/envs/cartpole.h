@@ -30,9 +30,10 @@ struct CartPole {
     float max_x = 2.4f, max_theta = 0.20943951f;  // 12 degrees
   };
   static constexpr Param<Params> params[] = {
-      {"gravity", &Params::gravity}, {"cart_mass", &Params::cart_mass}, {"pole_mass", &Params::pole_mass},
-      {"half_length", &Params::half_length}, {"force", &Params::force}, {"dt", &Params::dt},
-      {"max_x", &Params::max_x}, {"max_theta", &Params::max_theta}};
+      {"gravity", &Params::gravity, 0, 100},           {"cart_mass", &Params::cart_mass, 0.05, 100},
+      {"pole_mass", &Params::pole_mass, 0.005, 10},    {"half_length", &Params::half_length, 0.05, 10},
+      {"force", &Params::force, 0, 100},               {"dt", &Params::dt, 1e-4, 0.1},
+      {"max_x", &Params::max_x, 0.1, 1e6},             {"max_theta", &Params::max_theta, 0.06, 1e6}};
 
   using State = Obs;
 

@@ -28,8 +28,9 @@ struct MountainCar {
   struct Params {
     float goal = 0.5f, goal_velocity = 0.0f, force = 0.001f, gravity = 0.0025f;
   };
-  static constexpr Param<Params> params[] = {{"goal", &Params::goal}, {"goal_velocity", &Params::goal_velocity},
-                                             {"force", &Params::force}, {"gravity", &Params::gravity}};
+  static constexpr Param<Params> params[] = {
+      {"goal", &Params::goal, -0.4, 0.6}, {"goal_velocity", &Params::goal_velocity, 0, 0.07},
+      {"force", &Params::force, 0, 0.1},  {"gravity", &Params::gravity, 0, 0.1}};
 
   using State = Obs;
 

@@ -31,9 +31,9 @@ struct Pendulum {
   struct Params {
     float gravity = 10.0f, mass = 1.0f, length = 1.0f, max_speed = 8.0f, max_torque = 2.0f, dt = 0.05f;
   };
-  static constexpr Param<Params> params[] = {{"gravity", &Params::gravity},     {"mass", &Params::mass},
-                                             {"length", &Params::length},       {"max_speed", &Params::max_speed},
-                                             {"max_torque", &Params::max_torque}, {"dt", &Params::dt}};
+  static constexpr Param<Params> params[] = {
+      {"gravity", &Params::gravity, 0, 100},     {"mass", &Params::mass, 0.01, 100},       {"length", &Params::length, 0.01, 100},
+      {"max_speed", &Params::max_speed, 0.1, 8}, {"max_torque", &Params::max_torque, 0, 100}, {"dt", &Params::dt, 1e-4, 1}};
 
   struct State {
     float theta, theta_dot;

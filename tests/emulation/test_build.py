@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +15,9 @@ import pytest
 
 import fugu
 from fugu.cli.main import main
-from fugu.emulation.build import build, load, shipped_headers
+from fugu.emulation.build import build, cache_folder, load, shipped_headers
 from fugu.emulation.native import names
-from fugu.errors import ConfigError
+from fugu.errors import ConfigError, SpaceError, WorkerDied
 
 COLUMNS = ("obs", "reward", "terminated", "truncated", "first", "mask")
 
@@ -136,6 +138,31 @@ def test_what_did_not_change_is_not_compiled_again(header):
         ("float position, goal;", "float position;", "Obs and the fields in `observation` differ in size"),
         ("FUGU_HD static void reset", "FUGU_HD static void rset", "add: static void reset"),
         ("int32_t position, goal;", "int32_t position, goal; std::vector<int> path;", "error"),
+        (
+            '{fugu::box("", 2, 0.0, 1.0)}',
+            '{fugu::box("b", 1), fugu::box("a", 1)}',
+            "`observation` need names, in alphabetical order",
+        ),
+        (
+            '{fugu::box("", 2, 0.0, 1.0)}',
+            '{fugu::box("", 1), fugu::box("a", 1)}',
+            "`observation` need names, in alphabetical order",
+        ),
+        ('fugu::discrete("", 2)', 'fugu::discrete("", 0)', "at least one choice"),
+        ("int agents = 1;", "int agents = 0;", "agents must be at least 1"),
+        ("int time_limit = 100;", "int time_limit = -5;", "time_limit must not be negative"),
+        ('"step_reward", &Params::step_reward', '"max_steps", &Params::step_reward', "setting max_steps already"),
+        ('"step_reward", &Params::step_reward', '"step_reward", &Params::step_reward, 0, 1', "outside the range"),
+        (
+            "#ifndef __CUDACC_RTC__\n  //",
+            "static bool acting(const State&, const Params&, int) { return true; }\n#ifndef __CUDACC_RTC__\n  //",
+            "acting must be",
+        ),
+        (
+            "#ifndef __CUDACC_RTC__\n  //",
+            "static void action_mask(const State&, int, bool*) {}\n#ifndef __CUDACC_RTC__\n  //",
+            "action_mask must be",
+        ),
     ],
 )
 def test_what_does_not_compile_is_said_in_words(header, old, new, text, capsys):
@@ -144,6 +171,80 @@ def test_what_does_not_compile_is_said_in_words(header, old, new, text, capsys):
         fugu.vector.make("my_env.h", 4)
     assert main(["build", "my_env.h"]) == main(["check", "my_env.h"]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_settings_may_be_missing(header):
+    text = header.read_text()
+    start = text.index("  static constexpr fugu::Param<Params>")
+    header.write_text(text[:start] + text[text.index("\n", start) + 1 :])
+    assert fugu.check_env("my_env.h").ok
+    with pytest.raises(ConfigError, match="no setting 'size'"):
+        fugu.vector.make("my_env.h", 1, env_kwargs={"size": 5})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("action", "field", "good", "bad"),
+    [
+        ("struct Action { uint8_t key[2]; }", 'bytes("", 1, 2, 200)', [[163, 69]], [[163, 201]]),
+        ("struct Action { int8_t key[2]; }", 'signed_bytes("", 2, -5, 5)', [2, -3], [2, -6]),
+        ("using Action = int8_t", 'multi_binary("", 1)', [1], [2]),
+    ],
+)
+def test_actions_of_bytes_are_taken_within_their_space(header, action, field, good, bad):
+    change(header, "using Action = int64_t", action)
+    change(header, 'discrete("", 2)', field)
+    change(header, "action[0] == 1", "reinterpret_cast<const int8_t*>(action)[0] == 1")
+    with fugu.vector.make("my_env.h", 3) as vec:
+        vec.reset(seed=0)
+        dtype = vec.action_space.dtype
+        vec.step(np.array([good] * 3, dtype))
+        with pytest.raises(SpaceError, match="at agent 1 is outside"):
+            vec.step(np.array([good, bad, good], dtype))
+
+
+@pytest.mark.slow
+def test_a_library_by_its_path_is_what_is_in_it(header, tmp_path):
+    first = shutil.copy(build(header), tmp_path / "cartpole.so")
+    (tmp_path / "other").mkdir()
+    change(header, "time_limit = 100", "time_limit = 7")
+    change(header, 'name = "my_env"', 'name = "other"')
+    second = shutil.copy(build(header), tmp_path / "other" / "cartpole.so")
+    made = []
+    for library in (first, second):
+        with fugu.vector.make(str(library), 1) as vec:
+            made.append(vec.spec.name)
+    assert made == ["my_env", "other"]
+    assert names().count("cartpole") == 1 and fugu.vector.make("cartpole", 1).spec.name == "cartpole"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"isolate": True}, {"on_error": "restart"}])
+def test_what_may_take_its_process_down_can_be_kept_out_of_this_one(header, settings):
+    change(header, "const bool there", "if (s.position == p.size - 1) __builtin_trap();\n    const bool there")
+    with pytest.raises(ConfigError, match="use backend='process'"):
+        fugu.vector.make("my_env.h", 2, backend="native", **settings)
+    with fugu.vector.make("my_env.h", 2, num_workers=2, **settings) as vec:
+        assert vec.config.backend == "process"
+        vec.reset(seed=0)
+        with pytest.raises(WorkerDied) if "isolate" in settings else contextlib.nullcontext():
+            for _ in range(20):
+                vec.step(np.ones(2, np.int64))
+
+
+def test_a_cache_that_cannot_be_used_is_named(header, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match="cannot write to the cache folder .*; set XDG_CACHE_HOME to another"):
+        build("my_env.h")
+    monkeypatch.setattr("tempfile.TemporaryDirectory", lambda **_: (_ for _ in ()).throw(OSError(30, "Read-only file system")))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "fresh"))
+    with pytest.raises(ConfigError, match="fresh/fugu: Read-only file system"):
+        build("my_env.h")
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache" / "fugu"
 
 
 def test_a_missing_compiler_or_file_is_an_error_that_says_what_to_do(header, tmp_path, monkeypatch):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
 
 import fugu
+import fugu.envs  # registers fugu/Tetris-v0
 from fugu.emulation.env import Rows
 from fugu.emulation.native import RESET, STEP, columns, names, native_spec
 from fugu.errors import CallOrderError, ConfigError, SpaceError
@@ -282,6 +287,159 @@ def test_step_is_send_and_recv(infos):
             vec.step(action)
     with pytest.raises(CallOrderError, match="closed"):
         vec.step(action)
+
+
+FORKED = """
+import os, signal, sys
+import numpy as np
+import fugu
+
+action = np.zeros(512, np.int64)
+vec = fugu.vector.make("cartpole", 512, num_workers=4)
+vec.reset(seed=0)
+vec.step(action)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)  # ends it, should it hang
+    {what}
+    sys.exit(0)
+state = os.waitpid(child, 0)[1]
+vec.step(action)
+sys.exit(state != 0)
+"""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "pass",
+        "vec.step(action)",
+        "vec.close(); del vec",
+        "own = fugu.vector.make('cartpole', 512, num_workers=4); own.reset(seed=0); own.step(action); vec.close(); del vec",
+    ],
+)
+def test_a_fork_can_leave_what_it_inherited(what):
+    """Its threads are the parent's."""
+    subprocess.run([sys.executable, "-c", FORKED.format(what=what)], check=True, timeout=60)
+
+
+def test_a_step_that_a_signal_hides_is_not_forgotten():
+    def rise(*_):
+        raise TimeoutError
+
+    with fugu.vector.make("tetris", 4096) as vec:
+        vec.reset(seed=0)
+        action = np.zeros(4096, np.int64)
+        before = signal.signal(signal.SIGALRM, rise)
+        try:
+            step = vec._at_once
+            vec._at_once = lambda *a: step(*a) and signal.raise_signal(signal.SIGALRM)
+            with pytest.raises(TimeoutError):
+                vec.step(action)
+            vec._at_once = step
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        with pytest.raises(CallOrderError, match="an earlier call did not finish"):
+            vec.step(action)
+        vec.reset(seed=0)
+        vec.step(action)
+
+
+@pytest.mark.parametrize("name", ["connect4", "foraging"])
+def test_a_length_counts_the_rows_an_agent_acted_on_by_every_backend(name):
+    logs = []
+    for backend in ("native", "serial"):
+        with fugu.vector.make(name, 16, backend=backend, infos="episode") as vec:
+            vec.reset(seed=0)
+            rng, lengths = np.random.default_rng(0), []
+            for _ in range(300):
+                options = vec.rows.action_mask
+                action = random_actions(vec, rng) if options is None else (options * rng.random(options.shape)).argmax(1)
+                lengths += [info["episode"]["l"] for info in vec.step(action)[4].values()]
+            logs.append(vec.drain_log())
+            assert logs[-1].episodes == len(lengths) > 10
+            assert logs[-1].mean_length == pytest.approx(np.mean(lengths))
+    assert logs[0].mean_length == pytest.approx(logs[1].mean_length)
+
+
+def test_a_restored_vector_env_goes_on_with_its_running_returns():
+    with fugu.vector.make("cartpole", 8, infos="episode", env_kwargs={"max_steps": 8}) as vec:
+        vec.async_reset(seed=0)
+        action, seen = np.zeros(8, np.int64), []
+        for t in range(30):
+            rows = vec.recv()
+            seen += [info["episode"]["l"] for info in rows.infos.values()]
+            if t in (5, 12):
+                vec.park()
+                if t == 5:
+                    saved = vec.snapshot()
+                vec.restore(saved)
+                vec.unpark()
+            vec.send(action)
+        vec.recv()
+        assert set(seen) == {8}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_no_setting_in_its_range_makes_nonsense(name):
+    bounds = native.environments()[name]["bounds"]
+    for corner in range(40):
+        pick = np.random.default_rng(corner)
+        settings = {key: float(pick.choice([low, high])) for key, (low, high) in bounds.items()}
+        with fugu.vector.make(name, 16, env_kwargs=settings) as vec:
+            vec.reset(seed=corner)
+            for _ in range(200):
+                obs, reward, *_ = vec.step(random_actions(vec, pick))
+                assert np.isfinite(obs).all() and np.isfinite(reward).all(), settings
+    for key, (low, high) in bounds.items():
+        assert np.isfinite([low, high]).all(), f"{key} has no bounds"
+
+
+def test_a_world_that_was_never_reset_is_not_stepped():
+    with pytest.raises(CallOrderError, match="call reset"):
+        gymnasium.make("fugu/Tetris-v0").unwrapped.step(5)
+
+
+def test_whole_numbers_are_taken_for_reals_and_reals_for_whole_numbers():
+    with fugu.vector.make("pendulum", 4, env_kwargs={"max_steps": 5.0}) as vec:
+        vec.reset(seed=0)
+        for action in ([[0], [1], [0], [0]], np.zeros((4, 1), np.int64)):
+            vec.step(action)
+        for _ in range(3):
+            truncated = vec.step(np.zeros((4, 1), np.float32))[3]
+        assert truncated.all()
+
+
+def test_logs_are_the_same_by_every_backend():
+    logs = []
+    for backend in ("native", "serial"):
+        with fugu.vector.make("tetris", 4, backend=backend, env_kwargs={"max_steps": 60}) as vec:
+            vec.reset(seed=0)
+            rng = np.random.default_rng(0)
+            for _ in range(400):
+                vec.step(random_actions(vec, rng))
+            logs.append(vec.drain_log())
+    assert logs[0].mean_values == pytest.approx(logs[1].mean_values) and logs[0].mean_values
+
+
+def test_the_bad_part_of_an_action_is_named():
+    with fugu.vector.make("spaces", 4) as vec:
+        vec.reset(seed=0)
+        action = {name: np.zeros((4, *space.shape), space.dtype) for name, space in vec.action_space.items()}
+        vec.step(action)
+        name = next(name for name, space in vec.action_space.items() if isinstance(space, gymnasium.spaces.Discrete))
+        with pytest.raises(SpaceError, match=f"'{name}': 99 at agent 2 is outside Discrete"):
+            vec.step({**action, name: np.array([0, 0, 99, 0])})
+        with pytest.raises(SpaceError, match="expected the parts"):
+            vec.step(tuple(action.values()))
+        with pytest.raises(SpaceError, match="actions"):
+            vec.step(None)
+
+
+@pytest.mark.parametrize("seed", [[1.9, 2.0], [2**63, 1], [True, 1], ["a", 1], [-1, 1]])
+def test_what_is_no_seed_is_said(seed):
+    with fugu.vector.make("cartpole", 2) as vec, pytest.raises(ConfigError, match="is no seed"):
+        vec.reset(seed=seed)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

@@ -153,8 +153,8 @@ def check_threads(threads: int | None) -> int:
     """``threads``, by default as many as there are cores this process may use."""
     if threads is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if threads < 1:
-        raise ConfigError(f"threads={threads} must be at least 1; leave it out for one per core")
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads < 2**16:
+        raise ConfigError(f"threads={threads!r} must be a whole number of at least 1; leave it out for one per core")
     return threads
 
 

@@ -107,6 +107,8 @@ def load(library: str | Path) -> str:
     if native is None:
         raise ConfigError(f"{library.name} needs fugu's compiled core, which is not available here; see fugu doctor")
     name = library.stem
+    if library.parent != cache_folder():  # whatever it is called, it is neither one of the package nor another of that name
+        name += "-" + hashlib.sha256(str(library.resolve()).encode() + library.read_bytes()).hexdigest()[:16]
     if name not in descriptions():
         if "-debug-" in name and "asan" not in os.environ.get("LD_PRELOAD", ""):  # loading it would end the process
             raise ConfigError(f"{library.name} needs LD_PRELOAD for its sanitizers; fugu build --debug prints how to run it")
@@ -157,17 +159,26 @@ def shipped_flags() -> tuple[str, ...]:
 
 
 def cache_folder() -> Path:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fugu"
+    asked = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    folder = (asked if asked.is_absolute() else Path.home() / ".cache") / "fugu"  # the standard says to ignore relative ones
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"cannot make the cache folder {folder}: {error.strerror}; set XDG_CACHE_HOME to another") from error
+        raise _no_cache(folder, error) from error
     return folder
+
+
+def _no_cache(folder: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot write to the cache folder {folder}: {error.strerror}; set XDG_CACHE_HOME to another")
 
 
 def _compile(command: list[str], header: Path, library: Path) -> None:
     """Into a folder of its own, and moved from there: two processes that build the same thing do not meet."""
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+    try:
+        temporary = tempfile.TemporaryDirectory(dir=library.parent)
+    except OSError as error:
+        raise _no_cache(library.parent, error) from error
+    with temporary as folder:
         source, made = Path(folder) / "environment.cpp", Path(folder) / "environment.so"
         source.write_text(SOURCE.format(header=header))
         done = subprocess.run([*command, str(source), "-o", str(made)], capture_output=True, text=True, cwd=header.parent)

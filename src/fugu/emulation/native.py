@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from fugu.emulation.env import EnvSpec, Infos, Rows, discrete_choices
-from fugu.errors import ConfigError, did_you_mean
+from fugu.errors import CallOrderError, ConfigError, did_you_mean
 from fugu.native import native
 from fugu.spaces import Layout
 
@@ -83,6 +83,7 @@ class NativeEnv:
         self._rows = Rows.zeros(Layout(self.observation_space), self.num_agents, choices, len(self.costs))
         self._seeds = np.full(1, -1, np.int64)
         self._fresh = True
+        self._logs: tuple[str, ...] = descriptions()[name]["logs"]
         self._action = Layout(self.action_space).zeros(self.num_agents)
         self._worlds.bind(self._seeds, self._action, [[columns(self._rows)] * 2])
 
@@ -100,9 +101,18 @@ class NativeEnv:
         return bool(self._worlds.bad_action(0) < 0)
 
     def step(self, action: np.ndarray, out: Rows) -> Infos | None:
+        if self._fresh:
+            raise CallOrderError("step() before reset(): call reset() first")
         self._action[...] = action
         self._run(STEP, out)
-        return None
+        ended = np.flatnonzero(out.terminated | out.truncated) if self._logs else ()
+        if not len(ended):
+            return None
+        episodes, _, _, sums = self._worlds.drain()
+        means = {
+            log: sums[log] / episodes for log in self._logs
+        }  # one for all that end at once: their sum is what is asked for
+        return {int(agent): {"episode_log": means} for agent in ended}
 
     def render(self) -> np.ndarray:
         """The world as a picture, ``[height, width, 3]`` uint8."""

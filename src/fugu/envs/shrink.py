@@ -1,4 +1,5 @@
-"""Grey pictures made smaller: a pixel becomes the mean of the area that it covers, to the byte what OpenCV's INTER_AREA makes of it.
+"""Grey pictures made smaller: a pixel becomes the mean of the area that it covers, to the byte what OpenCV's INTER_AREA makes of it
+(but where both sides shrink by whole numbers: there it rounds another way).
 
 In: two pictures ``[rows, columns]`` uint8, of which the brighter one counts, pixel by pixel: games draw some things in every other
 frame only. Out: ``[to_rows, to_columns]`` uint8. ``native/shrink.h`` computes the same without floating-point numbers.

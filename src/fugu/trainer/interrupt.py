@@ -58,7 +58,7 @@ class Interrupt:
             self._phase = None
 
     def overdue(self) -> bool:
-        """Whether the end was asked for so long ago that a rollout must not go on."""
+        """Whether the end was asked for so long ago that nothing must go on."""
         return self.asked is not None and time.monotonic() - self._asked_at > PATIENCE_S
 
     def _too_long(self) -> bool:
@@ -67,7 +67,7 @@ class Interrupt:
             return False
         spent = time.monotonic() - self._since
         usual = self._took.get(self._phase, float("inf"))
-        return spent > usual or usual - spent > PATIENCE_S
+        return self.overdue() or usual - spent > PATIENCE_S
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked is not None:

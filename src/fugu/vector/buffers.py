@@ -194,6 +194,9 @@ def _next(offset: int, step: int) -> int:
 
 def _write_structure(layout: Layout, node: Node, value: Any, views: list[np.ndarray]) -> None:
     if isinstance(node.space, gs.Dict | gs.Tuple):
+        wanted = dict if isinstance(node.space, gs.Dict) else (tuple, list)
+        if not isinstance(value, wanted):
+            raise SpaceError(f"actions: expected the parts {list(node.keys)}, got {type(value).__name__}")
         if len(value) != len(node.children):
             raise SpaceError(f"actions: expected the parts {list(node.keys)}, got {len(value)} parts")
         missing = [key for key in node.keys if isinstance(value, dict) and key not in value]
@@ -213,7 +216,7 @@ def _write_structure(layout: Layout, node: Node, value: Any, views: list[np.ndar
 
 
 def _refuse_overflow(array: np.ndarray, dtype: np.dtype) -> None:
-    if array.dtype.kind not in "iu" or array.dtype.itemsize <= dtype.itemsize:
+    if array.dtype.kind not in "iu" or dtype.kind not in "iu" or np.can_cast(array.dtype, dtype):
         return
     info = np.iinfo(dtype)
     if array.size and (array.min() < info.min or array.max() > info.max):

@@ -80,9 +80,16 @@ def make(
         _check_compile(env, config)
     if config.resolved_backend == "device":
         return make_device(env, config, env_kwargs or {})
-    if is_built(env) and config.backend in ("auto", "native"):
+    apart = config.isolate or config.on_error == "restart"
+    if config.backend == "native" and apart:
+        raise ConfigError(
+            "backend='native' steps worlds in this process, all by one engine: it can neither isolate nor restart one; use "
+            "backend='process'"
+        )
+    threaded = config.backend == "native" or (config.backend == "auto" and not apart)
+    if is_built(env) and threaded:
         env = load(build(env))
-    if is_name(env) and config.backend in ("auto", "native"):
+    if is_name(env) and threaded:
         from fugu.vector.native import Native
 
         config = dataclasses.replace(config, backend="native")

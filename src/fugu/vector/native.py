@@ -69,11 +69,13 @@ class Native:
         self._worlds.state = state
 
     def take_actions(self, group: int, action: Any) -> None:
-        agent = self._worlds.take(group, action)
+        agent = OTHER_FORM if action is None else self._worlds.take(group, action)
         if agent == OTHER_FORM:
             self.buffers.write_action(self.group_agents[group], action)
             agent = self._worlds.bad_action(group)
         if agent != TAKEN:
+            if len(self.buffers.action_layout.leaves) > 1:
+                self.buffers.check_actions(self.group_agents[group])  # which names the part
             raise self._outside(agent)
 
     def drain(self) -> Drained:

@@ -22,6 +22,8 @@ from fugu.vector.config import VectorConfig
 from fugu.vector.runner import RESET, STEP, Drained, Options, Runner
 
 CLOSED = "this vector env is closed"
+RUNNING = ("returns", "lengths", "costs")
+"""of episodes that have not ended, in ``EpisodeStats``"""
 
 
 class EpisodeLog(NamedTuple):
@@ -102,16 +104,24 @@ class VecEnv:
         """Gymnasium's ``(obs, reward, terminated, truncated, infos)``, with one leading axis of agents."""
         if self._at_once is not None and self._received is not None:
             slot = self._slot[0] ^ 1
-            if self._at_once(action, slot):
-                self._slot[0] = slot
-                rows = self._only[slot]
-                rows.infos = {}
-                if self.episode_stats:
-                    self._stats.update(rows, acted=self._only[slot ^ 1].mask)
-                return rows.obs, rows.reward, rows.terminated, rows.truncated, rows.infos
+            try:
+                if self._at_once(action, slot):
+                    self._slot[0] = slot
+                    rows = self._only[slot]
+                    rows.infos = {}
+                    if self.episode_stats:
+                        self._stats.update(rows, acted=self._only[slot ^ 1].mask)
+                    return rows.obs, rows.reward, rows.terminated, rows.truncated, rows.infos
+            except (TypeError, ValueError):  # what it refuses
+                if action is not None:
+                    raise
+            except BaseException as error:  # of a signal's handler: the step may have been made, and nobody has seen it
+                self._broken, self._received = error, None
+                raise
         self._one_batch("step")
         if self._received is None and not self._running:
             self._check_open()
+            self._check_whole()
             raise CallOrderError("step() before reset(): call reset() first")
         self.send(action)
         rows = self.recv()
@@ -136,8 +146,7 @@ class VecEnv:
         """Wait for a batch: the next in turn, or the first that is finished (``order``)."""
         if self._closed:
             raise CallOrderError(CLOSED)
-        if self._broken is not None:
-            raise CallOrderError("an earlier call did not finish; reset() or close() this vector env") from self._broken
+        self._check_whole()
         if self._received is not None:
             raise CallOrderError("recv() again before send(): first send the actions for the batch received")
         if not self._running:
@@ -208,6 +217,8 @@ class VecEnv:
             parts = [getattr(self._rows[group][slot], name) for group, slot in enumerate(self._slot)]
             if parts[0] is not None:
                 saved[name] = np.concatenate(parts).reshape(-1).view(np.uint8)  # bytes: observations have any dtype
+        if self.episode_stats:
+            saved |= {f"running {name}": getattr(self._stats, name).copy() for name in RUNNING}
         return saved
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
@@ -225,6 +236,10 @@ class VecEnv:
                 column = saved[name].view(like.dtype).reshape(self.num_agents, *like.shape[1:])
                 for group, agents in enumerate(self._groups):
                     getattr(self._rows[group][self._slot[group]], name)[...] = column[agents]
+        self._stats.start(slice(0, self.num_agents))
+        for name in RUNNING:
+            if f"running {name}" in saved:
+                getattr(self._stats, name)[...] = saved[f"running {name}"]
         self._received = None
         order = saved["parked"].tolist()
         self._parked = order if sorted(order) == list(range(len(self._groups))) else list(range(len(self._groups)))
@@ -394,6 +409,10 @@ class VecEnv:
         if self._closed:
             raise CallOrderError(CLOSED)
 
+    def _check_whole(self) -> None:
+        if self._broken is not None:
+            raise CallOrderError("an earlier call did not finish; reset() or close() this vector env") from self._broken
+
 
 def chosen_seeds(seed: int | Sequence[int | None] | None, out: np.ndarray) -> None:
     """Write what the caller of ``reset`` asks for into ``out``, one seed per environment; -1 leaves one unseeded."""
@@ -406,8 +425,11 @@ def chosen_seeds(seed: int | Sequence[int | None] | None, out: np.ndarray) -> No
     else:
         if len(seed) != len(out):
             raise ConfigError(f"{len(seed)} seeds for {len(out)} environments")
-        if any(s is not None and s < 0 for s in seed):
-            raise ConfigError("seeds must not be negative; None leaves an environment unseeded")
+        for s in seed:
+            if s is not None and (isinstance(s, bool) or not isinstance(s, int | np.integer) or not 0 <= s < 2**63):
+                raise ConfigError(
+                    f"{s!r} is no seed: they are whole numbers, must not be negative and fit 63 bits; None leaves one unseeded"
+                )
         out[:] = [-1 if s is None else s for s in seed]
 
 
