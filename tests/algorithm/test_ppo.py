@@ -170,7 +170,9 @@ def test_values_that_are_compared_with_fresh_ones_are_in_the_same_units():
     torch.testing.assert_close(batch["value_now"], algorithm.value_scale.real(out.value), rtol=1e-4, atol=1e-3)
     assert (batch["value_now"] - batch["value"]).abs().mean() > 1
     said = (batch["value"] - batch["value"].mean()) / batch["value"].std()
-    torch.testing.assert_close(said, (batch["value_now"] - batch["value_now"].mean()) / batch["value_now"].std(), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        said, (batch["value_now"] - batch["value_now"].mean()) / batch["value_now"].std(), rtol=1e-3, atol=1e-3
+    )
     seen = []
     algorithm._fresh_advantage = lambda batch, *rest: seen.append(batch) or PPO._fresh_advantage(algorithm, batch, *rest)
     algorithm.loss(batch)
@@ -184,6 +186,44 @@ def test_a_network_that_has_not_moved_has_no_value_clipped():
         algorithm.loss(batch)[0].backward()
         losses.append(torch.cat([p.grad.flatten() for p in algorithm.policy.parameters()]))
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_waiting_rows_hand_on_what_is_paid_there_and_nothing_else(lam, fresh):
+    """Against sums over the turns of one agent, which act on every third row or at the end of a game; what the network says of
+    the rows between is NaN."""
+    gamma, horizon = 0.9, 24
+    algorithm = make(PPOConfig(gamma=gamma, lam=lam, vtrace=fresh))
+    algorithm.turns = True
+    batch = rollout(algorithm, horizon=horizon)
+    alive = batch["mask"]
+    acts = alive & (torch.arange(horizon) % 3 == 0)
+    waits = alive & ~acts
+    batch = batch.also(mask=acts, value=torch.where(waits, math.nan, batch["value"]), reward=torch.randn(8, horizon))
+    if fresh:
+        advantage, _ = algorithm._fresh_advantage(batch, batch["logprob"], batch["value"])
+    else:
+        advantage = algorithm.prepare(batch, 0.0)["advantage"]
+    c = {name: column.tolist() for name, column in batch.columns.items() if name != "obs"}
+    for s in range(8):
+        for t in reversed(range(horizon)):
+            if not acts[s, t]:
+                assert advantage[s, t] == 0
+                continue
+            paid, discount, u = 0.0, 1.0, t
+            while True:  # to the row after which the agent acts again, or after which nothing comes
+                paid += discount * c["reward"][s][u]
+                discount *= gamma
+                ended = c["terminated"][s][u] or c["truncated"][s][u]
+                u += 1
+                if ended or u == horizon or acts[s, u]:
+                    break
+            ahead = c["bootstrap"][s] if u == horizon else c["value"][s][u]
+            later = 0.0 if ended or u == horizon else advantage[s, u].item()
+            expected = paid + (0.0 if c["terminated"][s][u - 1] else discount * ahead) - c["value"][s][t]
+            expected += discount * lam ** (u - t) * later
+            assert advantage[s, t].item() == pytest.approx(expected, abs=1e-4)
 
 
 def test_fresh_advantages_cannot_be_normalized_over_the_batch():
@@ -306,7 +346,9 @@ def test_rewards_stay_as_they_are_while_returns_do_not_vary(value):
     scale = RewardScale(4, gamma=0.9)
     for _ in range(3):
         reward = torch.full((8, 5), value)
-        torch.testing.assert_close(scale(reward, torch.ones(8, 5, dtype=torch.bool), torch.ones(8, 5, dtype=torch.bool)), reward)
+        torch.testing.assert_close(
+            scale(reward, torch.ones(8, 5, dtype=torch.bool), torch.ones(8, 5, dtype=torch.bool)), reward
+        )
 
 
 def test_value_scale_goes_there_and_back():

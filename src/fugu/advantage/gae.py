@@ -13,7 +13,8 @@ Row t holds an observation, the action taken on it and what that action produced
 - The row after an ending is masked: its action went nowhere. Its own advantage means nothing and influences no row that counts,
   because the accumulation is cut one row before.
 - Rows of an agent that waits for its turn are masked too, but nothing ended there: the accumulation passes through them, so that
-  rewards which arrive meanwhile reach the action that caused them, discounted by the rows in between.
+  rewards which arrive meanwhile reach the action that caused them, discounted by the rows in between. What ``value`` says of them
+  counts like any other; where nothing trains it, give them a value that does no harm (``algorithm/ppo.py`` does).
 - Masked rows come out as 0 where a ``mask`` is given.
 - NaN and infinity are not swallowed, but go no further than the cut before them: what is cut off is left out, not multiplied by 0.
 """

@@ -63,6 +63,8 @@ class PPOConfig:
             value = getattr(self, field)
             if value is not None and not 0 <= value < math.inf:
                 raise ConfigError(f"ppo.{field}={value} must be 0 or above")
+        if self.normalize_advantage not in ("minibatch", "batch", "none"):
+            raise ConfigError(f"ppo.normalize_advantage={self.normalize_advantage!r} must be one of minibatch, batch, none")
         if self.vtrace and self.normalize_advantage == "batch":
             raise ConfigError(
                 "ppo.vtrace computes advantages anew in every minibatch, so they cannot be normalised over the batch; "

@@ -5,8 +5,8 @@ on its gradient of its own, on what ``mappo.critic`` says: the state of the worl
 the agent's observation alone. The latter is independent PPO, and nothing else differs, so that the two can be compared.
 
 To PPO's batch ``prepare`` adds ``agent`` and, where the critic sees all observations, ``together [segments, horizon, agents, *row]``.
-Rows of agents that are dead, absent or waiting are masked as ever: they enter no loss, no statistics and no advantage. What the critic
-sees of an agent that is not there is the zeros that its row is filled with.
+Rows of agents that are dead, absent or waiting are masked as ever: they enter no loss and no statistics and have no advantage. What
+the critic sees of an agent that is not there is the zeros that its row is filled with.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fugu.algorithm.config import MAPPOConfig, PPOConfig
 from fugu.algorithm.contract import Metrics
 from fugu.algorithm.losses import explained_variance
 from fugu.algorithm.make import load_weights, seeded
-from fugu.algorithm.ppo import PPO
+from fugu.algorithm.ppo import PPO, may_wait
 from fugu.algorithm.scale import DecayingValueScale, PopArt
 from fugu.errors import ConfigError
 from fugu.policy.actor_critic import Output
@@ -49,7 +49,7 @@ def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> 
     for net in (*actors.nets, *critics.nets):
         net.in_bf16 = config.precision == "bf16"
     actors, critics = actors.to(device).eval(), critics.to(device).eval()
-    return MAPPO(actors, critics, config.ppo, config.mappo, num_agents=vec.num_agents, seed=config.seed)
+    return MAPPO(actors, critics, config.ppo, config.mappo, num_agents=vec.num_agents, seed=config.seed, turns=may_wait(vec))
 
 
 def agent_groups(config: MAPPOConfig, vec: VecEnv | DeviceVec) -> tuple[int, ...]:
@@ -88,10 +88,19 @@ def critic_sees(config: MAPPOConfig, vec: VecEnv | DeviceVec) -> str:
 
 class MAPPO(PPO):
     def __init__(
-        self, actors: Actors, critics: Critics, config: PPOConfig, team: MAPPOConfig, *, num_agents: int, seed: int
+        self,
+        actors: Actors,
+        critics: Critics,
+        config: PPOConfig,
+        team: MAPPOConfig,
+        *,
+        num_agents: int,
+        seed: int,
+        turns: bool = False,
     ) -> None:
         policy: Any = actors
-        super().__init__(policy, dataclasses.replace(config, normalize_value=False), num_agents=num_agents, seed=seed)
+        config = dataclasses.replace(config, normalize_value=False)
+        super().__init__(policy, config, num_agents=num_agents, seed=seed, turns=turns)
         self.actors, self.critics, self.agents = actors, critics, critics.agents
         self.modules["critic"] = critics
         if team.value_norm != "none":

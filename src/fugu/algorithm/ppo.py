@@ -39,14 +39,22 @@ if TYPE_CHECKING:
 
 
 def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> PPO:
-    return PPO(default_policy(config, vec, device), config.ppo, num_agents=vec.num_agents, seed=config.seed)
+    return PPO(
+        default_policy(config, vec, device), config.ppo, num_agents=vec.num_agents, seed=config.seed, turns=may_wait(vec)
+    )
+
+
+def may_wait(vec: VecEnv | DeviceVec) -> bool:
+    """Whether agents of ``vec`` can have rows on which they wait for others."""
+    return vec.spec.num_agents > 1
 
 
 class PPO:
     groups = None
 
-    def __init__(self, policy: ActorCritic, config: PPOConfig, *, num_agents: int, seed: int) -> None:
-        self.policy, self.config = policy, config
+    def __init__(self, policy: ActorCritic, config: PPOConfig, *, num_agents: int, seed: int, turns: bool = False) -> None:
+        """``turns``: agents may have rows on which they wait for others."""
+        self.policy, self.config, self.turns = policy, config, turns
         self.device = next(policy.parameters()).device
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.generators = [self.generator]
@@ -137,7 +145,7 @@ class PPO:
 
     def estimates(self, batch: Batch) -> dict[str, Tensor]:
         """How good each action was and what each value should have been, before anything is normalised."""
-        advantage, target = gae_of(batch, self.config.gamma, self.config.lam)
+        advantage, target = gae_of(batch, self.config.gamma, self.config.lam, turns=self.turns)
         return {"advantage": advantage, "value_target": target}
 
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
@@ -203,6 +211,9 @@ class PPO:
             value = self.value_scale.real(value)
         ratio = torch.where(mask, (logprob - batch["logprob"]).exp(), 1.0)
         batch = batch.also(value=value, ratio=ratio)
+        if self.turns:
+            value = settled(batch, c.gamma)
+            batch = batch.also(value=value)
         on_device = _on_device(batch, (c.gamma, c.gamma * c.lam, c.rho_clip, c.c_clip))
         if on_device is not None and on_device.target is not None and on_device.surrogate is not None:
             return on_device.surrogate, on_device.target
@@ -257,13 +268,34 @@ class PPO:
         self.generator.set_state(state["generator"])
 
 
-def gae_of(batch: Batch, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
-    """Advantage and value target of ``reward``, ``value`` and ``bootstrap``."""
+def gae_of(batch: Batch, gamma: float, lam: float, *, turns: bool) -> tuple[Tensor, Tensor]:
+    """Advantage and value target of ``reward``, ``value`` and ``bootstrap``. ``turns``: there may be rows of waiting agents."""
+    if turns:
+        batch = batch.also(value=settled(batch, gamma))
     traced = _on_device(batch, (gamma, gamma * lam, math.inf, math.inf))
     if traced is not None and traced.target is not None:
         return traced.advantage, traced.target
     advantage = _per_segment(gae, batch, gamma=gamma, lam=lam, mask=True)
     return advantage, advantage + batch["value"]
+
+
+def settled(batch: Batch, gamma: float) -> Tensor:
+    """``value``, with rows on which an agent waits worth what came of it: what was paid meanwhile, and the value of its next turn.
+
+    Nothing trains what the network says of such rows. This way they add no error of their own to an advantage, and rewards that
+    arrive on them reach the action before at full weight, whatever lambda is.
+    """
+    value, ended = batch["value"], batch["terminated"] | batch["truncated"]
+    waits = ~batch["mask"]
+    waits[:, 1:] &= ~ended[:, :-1]  # the row after an ending holds the final observation
+    if not waits.is_cuda and not waits.any():
+        return value
+    out, after = value.clone(), batch["bootstrap"]
+    for t in reversed(range(value.shape[1])):
+        ahead = batch["reward"][:, t] + gamma * torch.where(batch["terminated"][:, t], 0.0, after)
+        after = torch.where(waits[:, t], ahead, value[:, t])
+        out[:, t] = after
+    return out
 
 
 def priorities(advantage: Tensor, mask: Tensor, power: float, correction: float | Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ from fugu.algorithm.contract import Metrics
 from fugu.algorithm.losses import explained_variance, row_weight
 from fugu.algorithm.make import default_policy, seeded
 from fugu.algorithm.multiplier import CostMeter, Multiplier
-from fugu.algorithm.ppo import PPO, gae_of
+from fugu.algorithm.ppo import PPO, gae_of, may_wait
 from fugu.algorithm.scale import RewardScale, ValueScale
 from fugu.emulation.env import cost_metric
 from fugu.errors import ConfigError
@@ -54,7 +54,9 @@ def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> 
     config.safe.limits(costs)  # refuses what does not fit before any network is built
     policy = default_policy(config, vec, device)
     critic = seeded(config.seed, lambda: Critic(vec.observation_space, config.policy, len(costs))).to(device).eval()
-    return SafePPO(policy, critic, config.ppo, config.safe, costs=costs, num_agents=vec.num_agents, seed=config.seed)
+    return SafePPO(
+        policy, critic, config.ppo, config.safe, costs=costs, num_agents=vec.num_agents, seed=config.seed, turns=may_wait(vec)
+    )
 
 
 class SafePPO(PPO):
@@ -68,8 +70,9 @@ class SafePPO(PPO):
         costs: tuple[str, ...],
         num_agents: int,
         seed: int,
+        turns: bool = False,
     ) -> None:
-        super().__init__(policy, config, num_agents=num_agents, seed=seed)
+        super().__init__(policy, config, num_agents=num_agents, seed=seed, turns=turns)
         self.safe, self.costs = safe, costs
         self.cost_critic = cost_critic
         self.cost_scale = ValueScale((len(costs),)).to(self.device)
@@ -144,7 +147,7 @@ class SafePPO(PPO):
         for k in range(len(self.costs)):
             foretold, bootstrap = batch["cost_value"][..., k], batch["cost_bootstrap"][..., k]
             one = batch.also(reward=batch["cost"][..., k], value=foretold, bootstrap=bootstrap)
-            cost_advantage, target = gae_of(one, self.safe.cost_gamma, self.safe.cost_lam)
+            cost_advantage, target = gae_of(one, self.safe.cost_gamma, self.safe.cost_lam, turns=self.turns)
             advantage = advantage - price[k] * cost_advantage
             targets.append(target)
         return {**added, "advantage": advantage / (1 + price.sum()), "cost_target": torch.stack(targets, -1)}

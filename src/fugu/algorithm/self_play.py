@@ -48,7 +48,7 @@ def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> 
 
 class SelfPlay(PPO):
     def __init__(self, policy: ActorCritic, settings: SelfPlayConfig, config: PPOConfig, *, num_agents: int, seed: int) -> None:
-        super().__init__(policy, config, num_agents=num_agents, seed=seed)
+        super().__init__(policy, config, num_agents=num_agents, seed=seed, turns=True)
         self.settings = settings
         self.pool = nn.ModuleList(copy.deepcopy(policy).requires_grad_(False) for _ in range(settings.pool))
         self.modules["pool"] = self.pool
