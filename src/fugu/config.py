@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import os
 import textwrap
 import tomllib
 import types
@@ -23,6 +24,12 @@ from fugu.errors import ConfigError, did_you_mean
 
 Config = TypeVar("Config")
 
+END = "# end"
+"""the last line of a file: half a file would else be read as a config of defaults"""
+
+SEEDS = 2**63
+"""seeds are below this, which every generator takes"""
+
 
 def to_toml(config: Any) -> str:
     """The config as a commented TOML document."""
@@ -30,19 +37,31 @@ def to_toml(config: Any) -> str:
 
     document = tomlkit.document()
     _fill(document, config)
-    return tomlkit.dumps(document)
+    text = tomlkit.dumps(document) + f"\n{END}\n"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{text[max(0, error.start - 20) : error.end + 20]!r} cannot be written to a run's config.toml: it is not Unicode"
+        ) from None
+    return text
 
 
 def from_toml(kind: type[Config], path: Path) -> Config:
-    """Read a config back. Unknown names, wrong types and impossible values are one ``ConfigError`` that names them all."""
+    """Read back what ``to_toml`` wrote. Unknown names, wrong types and impossible values are one ``ConfigError`` with all of them."""
     try:
-        data = tomllib.loads(path.read_text())
+        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
     except FileNotFoundError:
         raise ConfigError(f"there is no {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     if not data:
         raise ConfigError(f"{path} is empty")
+    if not text.rstrip().endswith(END):
+        raise ConfigError(
+            f"{path} does not end with {END!r}, so a part of it may be missing; put it back as it was written, or start a new run"
+        )
     return structure(kind, data, str(path))
 
 
@@ -52,15 +71,13 @@ def structure(kind: type[Config], data: Mapping[str, Any], where: str) -> Config
     from cattrs.preconf.tomlkit import make_converter
 
     converter = make_converter(forbid_extra_keys=True)
-    for plain in (int, float, str, bool):
-        converter.register_structure_hook(plain, _strictly)
+    converter.register_structure_hook_func(lambda hint: typing.get_origin(hint) is not None, _fit)
+    for plain in _MUST:
+        converter.register_structure_hook(plain, _fit)
     try:
         return converter.structure(data, kind)
     except cattrs.ClassValidationError as error:
-        problems = _problems(error)
-        if len(problems) == 1 and isinstance(problems[0], ConfigError):
-            raise problems[0] from None
-        raise ConfigError(f"{where}: " + "; ".join(map(str, problems))) from None
+        raise ConfigError(f"{where}: " + "; ".join(_problems(error))) from None
 
 
 def override(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -73,7 +90,18 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
                 by_path[(*path, *find_field(field_type(type(config), path), inner))] = inner_value
         else:
             by_path[path] = value
-    return _replaced(config, by_path)
+    return _replaced(config, {path: _checked(type(config), path, value) for path, value in by_path.items()})
+
+
+def fitting(name: str, value: Any, hint: Any, least: float | None = None) -> Any:
+    """``value`` as the annotation ``hint`` has it and not below ``least``, or a ConfigError that says what ``name`` must be."""
+    try:
+        value = _fit(value, hint)
+    except _Unfit as error:
+        raise ConfigError(f"{name}={error}") from None
+    if least is not None and value is not None and not value >= least:
+        raise ConfigError(f"{name}={value} must be at least {least}")
+    return value
 
 
 def find_field(kind: type, name: str) -> tuple[str, ...]:
@@ -144,22 +172,57 @@ def _fill(table: Any, config: Any) -> None:
             table.add(name, section)
 
 
-def _strictly(value: Any, kind: type) -> Any:
-    """No silent conversion: ``"3"`` is not 3, 0.5 is not 0; but 1 is 1.0, and 1e6 is a whole number."""
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if kind is int and isinstance(value, float) and value.is_integer():
+class _Unfit(ConfigError):
+    """``VALUE must be ...``, without the name of the field."""
+
+
+_MUST = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def _fit(value: Any, hint: Any) -> Any:
+    """No silent conversion: ``"3"`` is not 3, 0.5 is not 0; but 1 is 1.0, 1e6 is a whole number, and a list is a tuple.
+
+    Of a Literal, text is let through: the class has the names, and suggests the nearest.
+    """
+    kind, parts = typing.get_origin(hint), typing.get_args(hint)
+    if kind in (types.UnionType, typing.Union):  # with None: there is no other
+        if value is None:
+            return None
+        try:
+            return _fit(value, parts[0])
+        except _Unfit as error:
+            raise _Unfit(f"{error} or none") from None
+    if getattr(value, "ndim", None) == 0:
+        value = value.item()  # of numpy or torch
+    if kind is tuple:
+        value = value.tolist() if hasattr(value, "tolist") else value
+        if not isinstance(value, list | tuple):
+            raise _Unfit(f"{value!r:.60} must be a list")
+        return tuple(_fit(each, parts[0]) for each in value)
+    if kind is Mapping:
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise _Unfit(f"{value!r:.60} must be a mapping of names to values")
+        return value
+    if kind is typing.Literal:
+        if not isinstance(value, str):
+            raise _Unfit(f"{value!r:.60} must be one of {', '.join(parts)}")
+        return value
+    if hint is int and isinstance(value, float) and value.is_integer():
         return int(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ConfigError(f"{value!r} is not {'a whole number' if kind is int else kind.__name__}")
+    if hint is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**1023:
+        return float(value)
+    if hint is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise _Unfit(f"{value!r:.60} must be {_MUST[hint]}")
     return value
 
 
-def _problems(error: Any, path: str = "") -> list[Exception]:
+def _problems(error: Any, path: str = "") -> list[str]:
     import cattrs
     from cattrs.v import format_exception
 
-    out: list[Exception] = []
+    out: list[str] = []
     for inner in error.exceptions:
         notes = [note for note in getattr(inner, "__notes__", ()) if isinstance(note, cattrs.AttributeValidationNote)]
         here = f"{path}.{notes[0].name}".lstrip(".") if notes else path
@@ -169,11 +232,13 @@ def _problems(error: Any, path: str = "") -> list[Exception]:
             known = [f.name for f in dataclasses.fields(inner.cl)]
             for extra in sorted(inner.extra_fields):
                 prefix = f"{here}." if here else ""
-                out.append(ConfigError(f"there is no setting {prefix}{extra}.{did_you_mean(extra, known)}"))
+                out.append(f"there is no setting {prefix}{extra}.{did_you_mean(extra, known)}")
+        elif isinstance(inner, _Unfit):
+            out.append(f"{here}={inner}")
         elif isinstance(inner, ConfigError):
-            out.append(ConfigError(f"{here}: {inner}" if here else str(inner)))
+            out.append(str(inner))
         else:
-            out.append(ConfigError(f"{here}: {format_exception(inner, None)}"))
+            out.append(f"{here}: {format_exception(inner, None)}")
     return out
 
 
@@ -184,24 +249,24 @@ def field_type(kind: type, path: tuple[str, ...]) -> Any:
     return kind
 
 
+def _checked(kind: type, path: tuple[str, ...], value: Any) -> Any:
+    name, hint = ".".join(path), field_type(kind, path)
+    if not dataclasses.is_dataclass(hint):
+        return fitting(name, value, hint)
+    if not isinstance(value, typing.cast(type, hint)):
+        raise ConfigError(f"{name} is a section; give a mapping of its settings, or {name}.SETTING; got {value!r:.60}")
+    return value
+
+
 def _replaced(config: Any, changes: Mapping[tuple[str, ...], Any]) -> Any:
     """All at once, as fields are checked against each other."""
-    hints = typing.get_type_hints(type(config))
     values: dict[str, Any] = {}
     inner: dict[str, dict[tuple[str, ...], Any]] = {}
     for (name, *rest), value in changes.items():
         if rest:
             inner.setdefault(name, {})[tuple(rest)] = value
-        elif dataclasses.is_dataclass(hints[name]) and not isinstance(value, hints[name]):
-            raise ConfigError(f"{name} is a section; give a mapping of its settings, or {name}.SETTING; got {value!r:.60}")
         else:
-            values[name] = tuple(value) if isinstance(value, list) and _is_tuple(hints[name]) else value
+            values[name] = value
     for name, parts in inner.items():
         values[name] = _replaced(values.get(name, getattr(config, name)), parts)
     return dataclasses.replace(config, **values)
-
-
-def _is_tuple(hint: Any) -> bool:
-    if isinstance(hint, types.UnionType):
-        return any(_is_tuple(part) for part in typing.get_args(hint))
-    return typing.get_origin(hint) is tuple

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -310,6 +311,15 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     assert done.stderr == "" and done.returncode == 141
 
 
+@pytest.mark.parametrize("command", [["list"], ["--help"], ["doctor", "--help"], ["list", "CartPole", "--json"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_one_line(command: list[str], unbuffered: str) -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*FUGU, *command], stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+    assert done.stderr == "the output cannot be written: No space left on device\n" and done.returncode == 1
+
+
 def test_closed_output_is_no_traceback() -> None:
     done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *FUGU, "doctor", "--help"], stderr=subprocess.PIPE, text=True)
     assert "Traceback" not in done.stderr and done.returncode == 0
@@ -329,6 +339,23 @@ def test_ctrl_c_is_one_line_and_exit_code_130(tmp_path: Path) -> None:
     took = time.perf_counter() - began
     assert process.returncode == 130 and err.strip() == "interrupted"
     in_time(took, 10)
+
+
+@pytest.mark.parametrize("name", ["state", "params", "action", "obs"])
+def test_a_struct_cannot_have_the_name_of_a_part_of_it(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "env", "--native", str(tmp_path / f"{name}.h")]) == 2
+    struct = name.capitalize()
+    said = f"the struct cannot be called {struct!r}, as a part of it is; choose another with --name {struct}Env\n"
+    assert capsys.readouterr().err == said and list(tmp_path.iterdir()) == []
+    assert main(["new", "env", "--native", str(tmp_path / f"{name}.h"), "--name", f"{struct}Env"]) == 0
+
+
+def test_commands_to_type_survive_a_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my envs" / "corridor.h"
+    for arguments in (["new", "env", "--native", str(path)], ["build", str(path)]):
+        assert main(arguments) == 0
+        typed = [line.partition("#")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  fugu")]
+        assert typed and all(str(path) in shlex.split(line) for line in typed)
 
 
 def test_modules_in_the_current_folder_are_found(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def test_an_evaluation_that_was_cut_says_so(
         (["--checkpoint", "1"], 1, "the nearest"),
         (["--episodes", "0"], 2, "at least 1"),
         (["--seed", "-1"], 2, "negative"),
+        (["--seed", str(10**23)], 2, "below 2**63"),
         (["--episods", "3"], 2, "--episodes"),
         (["--device", "abacus"], 2, "device='abacus'"),
         (["--json", "no/such/folder/x.json"], 1, "No such file"),
@@ -114,3 +115,9 @@ def test_eval_shows_what_episodes_cost(tmp_path: Path, capsys: pytest.CaptureFix
     text = capsys.readouterr().out
     report = json.loads(Path(text.split("written to")[1].strip()).read_text())
     assert f"  mean cost     {statistics.mean(report['costs']['cost']):.2f}" in text
+
+
+def test_one_episode_has_no_interval(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluation(capsys, runs, "--episodes", "1")["interval_95"] is None
+    assert main(["eval", "latest", "--runs", str(runs), "--episodes", "1"]) == 0
+    assert "   95% interval unknown from one episode\n" in capsys.readouterr().out

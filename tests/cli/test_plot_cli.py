@@ -29,6 +29,7 @@ def test_a_plot_is_a_picture_in_the_runs_folder(runs: Path, capsys: pytest.Captu
     with image.open(out) as picture:
         assert picture.size[0] == 2 * small[0] and picture.size[1] > 1.5 * small[1]  # two columns, two rows of panels
     assert fugu.Run("latest", runs).plot(runs / "x.svg", metrics=["loss/entropy"]).read_text().startswith("<?xml")
+    assert fugu.Run("latest", runs).plot(runs / "y.svg", metrics="loss/entropy").read_text().count("<!-- loss/entropy -->") == 1
 
 
 def test_curves_are_what_was_logged_over_steps_or_seconds(runs: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_run_that_another_process_trains_is_running(runs: Path, capsys: pytest
     assert [row["state"] for row in listed(capsys, runs)] == ["done", "done"]
 
 
-@pytest.mark.parametrize("damage", ["weights", "manifest", "config", "metrics", "no config"])
+@pytest.mark.parametrize("damage", ["weights", "manifest", "config", "metrics", "no config", "state", "empty line", "steps"])
 def test_a_damaged_run_is_listed_with_what_is_wrong(damage: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = store.find("latest", runs)
     newest = max(folder.checkpoints.glob("step_*"))
@@ -98,15 +98,36 @@ def test_a_damaged_run_is_listed_with_what_is_wrong(damage: str, runs: Path, cap
         "config": folder.config,
         "metrics": folder.metrics,
         "no config": folder.config,
+        "state": newest / "state.json",
+        "empty line": folder.metrics,
+        "steps": folder.metrics,
     }[damage]
     if damage == "no config":
         file.unlink()
+    elif damage == "state":
+        folder.config.write_text(to_toml(fugu.Run(folder).with_config({"steps": 1_000_000, "target": 499.0})))
+        file.write_bytes(b"[" * file.stat().st_size)
+    elif file == folder.metrics and damage != "metrics":
+        file.write_bytes(file.read_bytes() + {"empty line": b"{}\n", "steps": b'{"updates": 1, "steps": "a"}\n'}[damage])
     else:
         file.write_bytes(b"[[[\n")
     rows = listed(capsys, runs)
     assert [row["state"] for row in rows] == ["damaged", "done"] and file.name in rows[0]["problem"]
     assert main(["runs", "--runs", str(runs)]) == 0
     assert file.name in capsys.readouterr().out
+
+
+def test_a_folder_whose_name_only_looks_like_a_time_is_listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs / "foo-99999999-999999").mkdir()
+    rows = {row["name"]: row for row in listed(capsys, runs)}
+    assert len(rows) == 3 and rows["foo-99999999-999999"]["state"] == "damaged"
+
+
+def test_the_newest_checkpoint_is_that_of_the_highest_step(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = store.find("latest", runs)
+    for step in ("step_999999999", "step_1000000000", "step_x"):
+        (folder.checkpoints / step).mkdir()
+    assert "step_1000000000/MANIFEST.json" in listed(capsys, runs)[0]["problem"]
 
 
 def test_an_empty_folder_says_how_to_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import fields
 
 import pytest
@@ -11,6 +12,7 @@ from fugu.algorithm.config import PPOConfig, TokenPPOConfig
 from fugu.cli.main import main
 from fugu.cli.options import full_names
 from fugu.errors import ConfigError
+from fugu.run.run import Run
 from fugu.trainer.config import UNREAD, TrainConfig
 
 
@@ -137,8 +139,20 @@ def test_a_preset_that_switches_something_on_lets_it_be_asked_for_again(tmp_path
         ("--resume latest --env.gravity 3", "--env.gravity: a run keeps the environment it began with"),
         ("cartpole --env pong", "fugu train cartpole --env pong: which of the two?"),
         ("", "fugu train cartpole"),
+        ("''", "fugu train ENV: which environment?"),
+        ("--env ''", "fugu train ENV: which environment?"),
+        (f"cartpole --seed {10**23}", "must not be negative, and below 2**63"),
     ],
 )
 def test_what_cannot_be_meant_is_said_before_anything_starts(typed: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", *typed.split()]) == 2
+    assert main(["train", *shlex.split(typed)]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_what_to_do_next_can_be_typed_where_a_path_has_a_space(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = tmp_path / "my runs"
+    assert main(["train", "cartpole", "--steps", "1", "--board", "off", "--runs", str(runs)]) == 0
+    (folder,) = runs.iterdir()
+    commands = [shlex.split(line, comments=True) for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert len(commands) == 4 and all(str(folder) in command for command in commands)
+    assert int(commands[-1][-1]) > Run(folder).metrics()[-1]["steps"] > 2

@@ -10,6 +10,7 @@ import pytest
 
 import fugu
 from fugu.cli.main import main
+from fugu.errors import ConfigError
 from fugu.run.player import Player
 
 PAINTED = """
@@ -139,3 +140,23 @@ def test_without_the_extra_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, module, None)
     assert main(["video", "--runs", str(trained), "-o", name]) == 1
     assert capsys.readouterr().err.strip().endswith('pip install "fugu-rl[video]"')
+
+
+def test_a_place_that_cannot_be_written_is_one_line(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "afile").touch()
+    assert main(["video", "--runs", str(trained), "-o", str(tmp_path / "afile" / "x.mp4")]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"{tmp_path}/afile/x.mp4 cannot be written: ") and len(err.splitlines()) == 1
+
+
+def test_a_huge_scale_is_one_line(painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["video", "--runs", str(painted / "Painted"), "-o", str(tmp_path / "x.gif"), "--scale", "1000000"]) == 2
+    said = "scale=1000000 makes pictures of 71 x 45 larger than 8192 pixels; use at most 115\n"
+    assert capsys.readouterr().err == said and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wrong", [{"max_frames": 2.5}, {"scale": "2"}, {"fps": "fast"}, {"seed": "a"}, {"env_kwargs": 3}])
+def test_settings_of_another_kind_are_named(wrong: dict, trained: Path) -> None:
+    (name,) = wrong
+    with pytest.raises(ConfigError, match=f"{name}=.* must be "):
+        fugu.Run("latest", trained).video(**wrong)

@@ -673,6 +673,19 @@ def test_a_defect_of_one_agent_names_that_agent() -> None:
     assert "between 0 and 10" in finding.problem and "agent b" in finding.problem
 
 
+def test_a_reset_that_leaves_no_agents_is_found_once() -> None:
+    def reset(self: Pair, seed: int | None = None, options: dict | None = None) -> Any:
+        if not hasattr(self, "time"):
+            self.agents = ["a", "b"]
+        self.time = 0
+        return {agent: self.look(agent) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    report = check_env(type("Forgets", (Pair,), {"reset": reset}), steps=60)
+    (finding,) = report.of("error")
+    assert (finding.where, finding.problem) == ("reset()", "reset() left no agents")
+    assert "self.agents = self.possible_agents[:]" in finding.fix
+
+
 def test_pettingzoos_own_test_is_run() -> None:
     def observation_space(self: Pair, agent: str) -> gs.Space:
         return gs.Dict(x=gs.Box(0, 10, (1,), np.float32))

@@ -432,6 +432,22 @@ def test_an_agent_nobody_announced_is_refused() -> None:
         play(emulate(Stranger(TABLE)), [])
 
 
+def test_a_reset_that_leaves_no_agents_is_refused_instead_of_looping() -> None:
+    class Forgets(Shifts):
+        def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            return super().reset(seed, options) if not self.resets else ({}, {})
+
+    class ForgetsInTurns(Brawl):
+        def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+            super().reset(seed, options)
+            self.agents.clear()
+
+    with pytest.raises(SpaceError, match=r"reset\(\) left no agents; set self.agents"):
+        play(emulate(Forgets(TABLE)), [[0, 0, 0, 0]] * 6)
+    with pytest.raises(SpaceError, match=r"reset\(\) left no agents; set self.agents"):
+        play(emulate(ForgetsInTurns()), [])
+
+
 def test_structured_actions_reach_each_agent_as_its_space_says() -> None:
     space = gs.Dict(move=gs.Box(-1, 1, (2,), np.float32), jump=gs.Discrete(3))
     got: list[Any] = []

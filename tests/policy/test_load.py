@@ -72,6 +72,65 @@ class NoMethods(nn.Module):
         super().__init__()
 
 
+class NoInit(nn.Module):
+    pass
+
+
+class RaisesAtOnce(Net):
+    def __init__(self, observation_space: gs.Space, action_space: gs.Space, hidden: tuple[int, ...]) -> None:
+        raise RuntimeError("no weights today")
+
+
+class OneTooMany(Net):
+    def __init__(self, observation_space: gs.Space, action_space: gs.Space, breadth: int) -> None:
+        super().__init__(observation_space, action_space)
+
+
+class NoModule:
+    pass
+
+
+class LayersInAList(Net):
+    def __init__(self, observation_space: gs.Space, action_space: gs.Space) -> None:
+        super().__init__(observation_space, action_space)
+        self.__dict__.update(self._modules)
+        self._modules.clear()
+
+
+class NoGradient(Net):
+    def decode(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            return super().decode(hidden)
+
+
+class Frozen(Net):
+    """What is learned comes after the part without a gradient."""
+
+    def encode(self, obs: Any) -> Tensor:
+        return super().encode(obs).detach()
+
+
+class OnlyEncodes(Net):
+    """All of its weights are before the decoder."""
+
+    def __init__(self, observation_space: gs.Space, action_space: gs.Space) -> None:
+        super().__init__(observation_space, action_space)
+        del self.policy, self.value
+
+    def decode(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        return hidden[:, :3], hidden[:, 3]
+
+
+class Double(Net):
+    def encode(self, obs: Any) -> Tensor:
+        return super().encode(obs).double()
+
+
+class NotANumber(Net):
+    def decode(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        return self.policy(hidden), self.value(hidden / hidden.norm())
+
+
 class WithStatistics(Net):
     def __init__(self, observation_space: gs.Space, action_space: gs.Space) -> None:
         super().__init__(observation_space, action_space)
@@ -125,12 +184,28 @@ def test_the_trial_leaves_no_trace() -> None:
         ("Raises", r"encode failed on two rows \(\{'image': uint8\[2, 7, 7, 3\], 'speed': float32\[2, 2\]\}\): RuntimeError"),
         ("NoMethods", r"has no encode, decode, hidden_size"),
         ("not_a_module", r"must make a torch.nn.Module, got int"),
+        ("NoModule", r"must be a torch.nn.Module; write class NoModule\(nn.Module\)"),
+        ("NoInit", r"building it with \(observation_space, action_space\) failed: TypeError"),
+        ("RaisesAtOnce", r"building it with \(.*, hidden=...\) failed: RuntimeError: no weights today"),
+        ("OneTooMany", r"building it with .* failed: TypeError: .*'breadth'"),
+        ("HERE", r"building it with .* failed: TypeError: 'str' object is not callable"),
+        ("LayersInAList", r"has no weights to learn; keep its layers as attributes"),
+        ("NoGradient", r"params of decode\(hidden\) carry no gradient"),
+        ("Double", r"encode\(obs\) must be float32, got float64\[2, 12\]"),
+        ("NotANumber", r"value of decode\(hidden\) must be finite for two rows of zeros, got nan"),
         ("Nett", r"has no 'Nett'. Did you mean 'Net'"),
     ],
 )
 def test_a_network_that_does_not_fit_is_refused_at_once(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_policy(OBS, gs.Discrete(3), PolicyConfig(net=f"{HERE}:{name}"))
+
+
+@pytest.mark.parametrize("name", ["Frozen", "OnlyEncodes"])
+def test_a_network_may_learn_on_one_side_of_hidden_alone(name: str) -> None:
+    for mode in (torch.enable_grad(), torch.no_grad(), torch.inference_mode()):
+        with mode:
+            make_policy(OBS, gs.Discrete(3), PolicyConfig(net=f"{HERE}:{name}"))
 
 
 def test_names_that_lead_nowhere_are_refused(tmp_path: Path) -> None:

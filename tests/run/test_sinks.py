@@ -18,7 +18,7 @@ import torch
 from fugu.errors import ConfigError, FuguError, MissingExtra
 from fugu.run.config import LogConfig
 from fugu.run.sinks import JsonLines, Sinks, open_sinks
-from fugu.run.store import RunFolder
+from fugu.run.store import RunError, RunFolder
 
 
 def row(update: int) -> dict[str, float]:
@@ -78,6 +78,18 @@ def test_a_resumed_run_leaves_the_file_of_an_uninterrupted_one(tmp_path: Path, t
     write(resumed, range(after + 1, 11), after=after)
     assert resumed.metrics.read_bytes() == whole.metrics.read_bytes()
     assert resumed.timing.read_bytes() == whole.timing.read_bytes()
+
+
+@pytest.mark.parametrize("bad", [b"nonsense\n", b"{}\n", b'{"updates": "4", "steps": 256}\n'])
+def test_a_bad_line_in_the_middle_is_told_and_what_follows_it_is_kept(tmp_path: Path, bad: bytes, no_leaks: None) -> None:
+    run = RunFolder(tmp_path)
+    write(run, range(1, 8))
+    lines = run.timing.read_bytes().splitlines(keepends=True)
+    run.timing.write_bytes(b"".join([*lines[:3], bad, *lines[4:]]))
+    before = run.metrics.read_bytes(), run.timing.read_bytes()
+    with pytest.raises(RunError, match=f"timing.jsonl:4 is not a line of metrics: {bad.decode().strip()}$"):
+        open_sinks(run, LogConfig(), {}, after_updates=6)
+    assert (run.metrics.read_bytes(), run.timing.read_bytes()) == before
 
 
 def test_a_new_run_does_not_append_to_lines_that_are_there(tmp_path: Path) -> None:

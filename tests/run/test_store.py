@@ -93,12 +93,22 @@ def test_a_root_that_cannot_hold_runs_is_refused(tmp_path: Path) -> None:
 def test_metrics_are_read_without_the_half_line_of_a_kill(tmp_path: Path) -> None:
     run = store.create(tmp_path, "cartpole")
     assert run.read_metrics() == []
-    run.metrics.write_text('{"updates": 1, "loss/kl": null}\n{"updates": 2}\n{"upda')
+    run.metrics.write_text('{"updates": 1, "steps": 8, "loss/kl": null}\n{"updates": 2, "steps": 16}\n{"upda')
     first, second = run.read_metrics()
-    assert math.isnan(first["loss/kl"]) and second == {"updates": 2}
-    run.metrics.write_text('{"updates": 1}\nnonsense\n')
-    with pytest.raises(RunError, match=r"metrics.jsonl:2 is not a line of metrics: nonsense"):
-        run.read_metrics()
+    assert math.isnan(first["loss/kl"]) and second == {"updates": 2, "steps": 16}
+    for bad in (
+        "nonsense",
+        "{}",
+        '{"updates": "2", "steps": 16}',
+        '{"updates": 2, "steps": null}',
+        '{"updates": 2, "steps": 1' + 400 * "0" + "}",
+        '{"updates": 2, "steps": 16, "loss/kl": "high"}',
+        5000 * "[",
+    ):
+        run.metrics.write_text(f'{{"updates": 1, "steps": 8}}\n{bad}\n')
+        with pytest.raises(RunError) as error:
+            run.read_metrics()
+        assert f"metrics.jsonl:2 is not a line of metrics: {bad[:80]}" in str(error.value)
 
 
 HOLDER = """

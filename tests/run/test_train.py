@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import subprocess
 import sys
 from typing import get_args, get_type_hints
@@ -14,6 +16,8 @@ from fugu.errors import ConfigError
 from fugu.run.config import LogConfig
 from fugu.run.overview import overviews
 from fugu.run.store import RunError
+from fugu.run.train import Interrupted
+from fugu.trainer.checkpoint import CheckpointError
 from fugu.trainer.config import READS, TrainConfig
 from fugu.vector.config import VectorConfig
 
@@ -59,6 +63,71 @@ def test_a_target_that_was_reached_is_told_apart_from_steps_that_are_done(tmp_pa
     with pytest.raises(ConfigError, match="--target None"):
         done.resume(steps=100_000)
     done.resume(steps=done.metrics()[-1]["steps"] + 500, target=None)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"learning_rate": "1e-3"}, "optimizer.learning_rate='1e-3' must be a number"),
+        ({"learning_rate": None}, "optimizer.learning_rate=None must be a number"),
+        ({"seed": "a"}, "seed='a' must be a whole number"),
+        ({"seed": 1.5}, "seed=1.5 must be a whole number"),
+        ({"seed": 2**63}, f"seed={2**63} must not be negative, and below 2**63"),
+        ({"env_kwargs": None}, "env_kwargs=None must be a mapping of names to values"),
+        ({"env_kwargs": 3}, "env_kwargs=3 must be a mapping of names to values"),
+        ({"algorithm": ["ppo"]}, "algorithm=['ppo'] must be text or none"),
+        ({"schedule": "step"}, "optimizer.schedule='step' must be one of constant, linear, cosine"),
+    ],
+)
+def test_settings_of_another_kind_are_named(tmp_path, setting, said):
+    with pytest.raises(ConfigError) as error:
+        fugu.train("cartpole", runs=tmp_path, **{**TINY, **setting})
+    assert str(error.value) == said and not [*tmp_path.iterdir()]
+
+
+def test_so_are_those_of_a_run_that_is_there(run):
+    with pytest.raises(ConfigError, match="optimizer.learning_rate='0.1' must be a number"):
+        run.resume(steps=10**6, learning_rate="0.1")
+    for wrong in ({"episodes": "a"}, {"episodes": 0}, {"num_envs": 0}, {"seed": "a"}, {"seed": 2**63}):
+        (name,) = wrong
+        with pytest.raises(ConfigError, match=f"{name}=.* must "):
+            run.evaluate(**{"episodes": 2, **wrong})
+
+
+def test_the_largest_seed_works(tmp_path):
+    run = fugu.train("CartPole-v1", runs=tmp_path, **TINY, seed=2**63 - 1, backend="serial")
+    assert run.evaluate(1, seed=2**63 - 1).episodes == 1
+
+
+def test_steps_that_are_suggested_are_taken(run):
+    done = run.metrics()[-1]["steps"]
+    with pytest.raises(ConfigError, match=f"has done its {done:,} steps; .* --steps {2 * done}$"):
+        run.resume(steps=100)
+
+
+def test_commands_to_type_survive_a_space(tmp_path):
+    with pytest.raises(ConfigError) as error:
+        fugu.train("cartpole", runs=tmp_path / "my runs", **TINY).resume()
+    command = shlex.split(str(error.value).partition("do: ")[2])
+    assert command[:3] == ["fugu", "train", "--resume"] and fugu.Run(command[3]).path.parent.name == "my runs"
+    assert shlex.split(str(Interrupted(2, fugu.Run(command[3]), 1)).partition("with: ")[2])[-1] == command[3]
+
+
+def test_a_run_whose_checkpoints_are_no_folder_is_one_message(tmp_path):
+    run = fugu.train("cartpole", runs=tmp_path, **TINY)
+    shutil.rmtree(run.folder.checkpoints)
+    run.folder.checkpoints.touch()
+    with pytest.raises(CheckpointError, match="checkpoints cannot be read: Not a directory"):
+        run.resume(steps=10**6)
+
+
+def test_half_a_config_is_neither_used_nor_replaced(tmp_path):
+    run = fugu.train("cartpole", runs=tmp_path, **TINY)
+    text = run.folder.config.read_text()
+    run.folder.config.write_text(half := text[: text.index("[optimizer]")])
+    with pytest.raises(ConfigError, match="config.toml does not end with '# end'"):
+        fugu.Run(run.path).resume(steps=10**6)
+    assert run.folder.config.read_text() == half
 
 
 def test_settings_that_cannot_be_kept_leave_no_run_behind(tmp_path):

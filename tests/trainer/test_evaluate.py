@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import gymnasium
 import numpy as np
@@ -72,6 +73,13 @@ def test_episodes_without_a_score_are_told_and_in_no_mean():
     result = play([7, 2, 3], episodes=6)
     assert result.returns == (2.0, 3.0, 2.0, 3.0) and result.mean == 2.5 and result.lengths == (2, 3, 2, 3)
     assert (result.unscored, result.cut) == (2, 0) and result.summary()["unscored"] == 2
-    assert str(result).endswith("; 2 have no score and are missing")
+    assert str(result).endswith("; 2 ended without a score and are missing")
     with pytest.raises(FuguError, match="scored none of 2 episodes"):
         play([7, 7], episodes=2)
+
+
+def test_one_episode_says_nothing_of_the_spread():
+    result = play([2], episodes=1)
+    assert math.isnan(result.deviation) and all(map(math.isnan, result.interval))
+    assert result.summary()["interval_95"] is None and result.summary()["deviation"] is None
+    assert str(result) == "1 episode: mean return 2.00 (95% interval unknown from one episode), mean length 2.0"

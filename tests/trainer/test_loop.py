@@ -12,11 +12,11 @@ from safetensors import safe_open
 
 from fugu.algorithm.config import PPOConfig, SafeConfig
 from fugu.cli.main import main
-from fugu.errors import ConfigError
+from fugu.errors import ConfigError, FuguError
 from fugu.policy.actor_critic import make_policy
 from fugu.policy.config import PolicyConfig
 from fugu.policy.transformer import Transformer
-from fugu.trainer import checkpoint
+from fugu.trainer import checkpoint, loop
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import CheckpointConfig, OptimizerConfig, TrainConfig
 from fugu.trainer.diverged import Diverged
@@ -189,6 +189,49 @@ def test_a_nan_stops_training_before_it_reaches_the_weights(tmp_path):
             assert torch.equal(parameter, weights[name])
     finally:
         trainer.source.vec.close()
+
+
+class Nobody:
+    """No agent is ever there to act."""
+
+    observation_space, action_space, num_agents = gs.Box(-1, 1, (2,)), gs.Discrete(2), 1
+
+    def reset(self, seed, out):
+        out.obs[:], out.reward[:] = 0, 0
+        for flags in (out.terminated, out.truncated, out.first, out.mask):
+            flags[:] = False
+
+    def step(self, action, out):
+        self.reset(None, out)
+
+    def close(self):
+        pass
+
+
+def test_training_without_anyone_to_learn_from_comes_to_an_end(monkeypatch):
+    monkeypatch.setattr(loop, "MOST_EMPTY", 5)
+    vector = VectorConfig(num_envs=16, backend="serial")
+    with pytest.raises(FuguError, match="the last 5 updates had nothing to learn from.*fugu check"):
+        train(dataclasses.replace(BASE, env=f"{__name__}:Nobody", vector=vector))
+
+
+def test_what_was_learned_before_a_network_raised_is_saved(tmp_path, monkeypatch):
+    trainer = make_trainer(BASE, tmp_path)
+    act, seen = trainer.algorithm.act, []
+
+    def fail(*args):
+        if len(seen) == 3:
+            raise ZeroDivisionError
+        return act(*args)
+
+    monkeypatch.setattr(type(trainer.algorithm), "act", property(lambda _: fail))
+    try:
+        trainer.start()
+        with pytest.raises(ZeroDivisionError):
+            trainer.run(seen.append, Interrupt())
+    finally:
+        trainer.source.vec.close()
+    assert checkpoint.load(checkpoint.find(tmp_path)).state["steps"] == seen[-1]["steps"]
 
 
 @pytest.mark.parametrize(

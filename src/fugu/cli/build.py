@@ -40,8 +40,9 @@ def main(argv: list[str]) -> int:
     if not options.debug:
         spec = native_spec(load(library), {})
         out.print(Text(f"{spec.name}: {spec.num_agents} x {spec.observation_space} -> {spec.action_space}. Next:"))
-        out.print(Text(f"  fugu check {options.path}"))
-        out.print(Text(f"  fugu bench vector {options.path} --num-envs 4096"))
+        path = shlex.quote(options.path)
+        out.print(Text(f"  fugu check {path}"))
+        out.print(Text(f"  fugu bench vector {path} --num-envs 4096"))
         return 0
     variables = debug_environment()
     settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())

@@ -68,14 +68,13 @@ def main(argv: list[str]) -> int:
     if options.json == "-":
         print(text)
         return 0
-    low, high = result.interval
     out = console()
     actions = "most likely actions" if options.greedy else "actions drawn"
     out.print(
         f"{run.path}: {title(run.config.env, run.config.env_kwargs)}, checkpoint of step {step:,}, {actions}, seed {options.seed}"
     )
     out.print(f"  episodes      {result.episodes}")
-    out.print(f"  mean return   {result.mean:.2f}   95% interval {low:.2f} to {high:.2f}")
+    out.print(f"  mean return   {result.mean:.2f}   {result.certainty}")
     out.print(f"  lowest        {min(result.returns):.2f}")
     out.print(f"  highest       {max(result.returns):.2f}")
     out.print(f"  mean length   {sum(result.lengths) / result.episodes:.1f} steps")
@@ -83,14 +82,18 @@ def main(argv: list[str]) -> int:
         out.print(f"  {'mean ' + cost_metric('cost', name, result.costs):<13} {mean:.2f}")
     out.print(f"  written to    {kept}", soft_wrap=True)
     if result.cut:
-        out.print(f"  cut           {result.cut} episodes did not end in time and are missing above", style="yellow")
+        out.print(f"  cut           {_episodes(result.cut)} did not end in time, missing above", style="yellow")
     if result.unscored:
-        out.print(f"  unscored      {result.unscored} episodes have no return and are missing above", style="yellow")
+        out.print(f"  unscored      {_episodes(result.unscored)} without a return, missing above", style="yellow")
     return 0
+
+
+def _episodes(count: int) -> str:
+    return f"{count} episode{'s' * (count > 1)}"
 
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text + "\n")
+        path.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise FuguError(f"{path} cannot be written: {error.strerror}") from None

@@ -169,6 +169,6 @@ def _print(report: dict[str, Any]) -> None:
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text + "\n")
+        path.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise FuguError(f"{path} cannot be written: {error.strerror}") from None

@@ -51,18 +51,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # closed by the caller: fugu ... >&-
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
     try:
-        code = _run(arguments)
-        sys.stdout.flush()  # a reader that has gone shows here at the latest
+        code = _code(arguments, debug)
+        sys.stdout.flush()  # a reader that has gone, or a full disk, shows here at the latest
         return code
+    except BrokenPipeError:
+        _forget_output()
+        return 141
+    except OSError as error:
+        if not _output_fails():
+            raise
+        _forget_output()
+        _complain(f"the output cannot be written: {error.strerror}")
+        return 1
+
+
+def _code(arguments: list[str], debug: bool) -> int:
+    try:
+        return _run(arguments)
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # or the interpreter complains about the same pipe when it flushes on exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     except FuguError as error:
         if debug:
             traceback.print_exc()
@@ -116,6 +126,20 @@ def _help(prefix: str = "") -> str:
             "fugu COMMAND --help  explains one command; --debug shows tracebacks, --version the version",
         ]
     )
+
+
+def _output_fails() -> bool:
+    """Whether it is standard output that an OSError came from: then not even an empty line can be written to it."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
+def _forget_output() -> None:
+    """Or the interpreter complains about the same output when it flushes on exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _one_line(message: Warning | str, *place: object, **more: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import keyword
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -40,16 +41,18 @@ def main(argv: list[str]) -> int:
     name = options.name or "".join(word.capitalize() for word in path.stem.replace("-", "_").split("_"))
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ConfigError(f"{name!r} cannot be the name of a class; choose one with --name MyEnv")
+    if options.native and name in TAKEN:
+        raise ConfigError(f"the struct cannot be called {name!r}, as a part of it is; choose another with --name {name}Env")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with open(path, "x") as file:
+        with open(path, "x", encoding="utf-8") as file:
             text = NATIVE if options.native else MULTI if options.multi else SINGLE
             file.write(text.replace("MyEnv", name).replace("my_env", path.stem))
     except FileExistsError:
         raise FuguError(f"{path} exists and is left alone; choose another name") from None
     out = console()
     out.print(Text(f"wrote {path} with the {'struct' if options.native else 'class'} {name}. Next:"))
-    env = str(path) if options.native else f"{path}:{name}"
+    env = shlex.quote(str(path) if options.native else f"{path}:{name}")
     speed = "bench vector" if options.native else "autotune"
     for command, purpose in (("check", "is it sound?"), (speed, "how is it stepped fastest?")):
         out.print(Text(f"  fugu {command} {env}".ljust(40) + f"  # {purpose}"))
@@ -144,6 +147,9 @@ class MyEnv(ParallelEnv):
         places = {agent: [self.position[agent], self.goal[agent]] for agent in self.agents}
         return {agent: np.array(place, np.float32) / (self.size - 1) for agent, place in places.items()}
 '''
+
+TAKEN = ("State", "Params", "Action", "Obs")
+"""what structs and types inside that of a native environment are called; C++ takes the name of a struct within it for the struct"""
 
 NATIVE = """// An environment to start from: walk along a corridor to the goal. Replace what it shows, does and rewards.
 // Everything is plain data and static functions; the engine steps thousands of these, resets them, cuts them off at the time

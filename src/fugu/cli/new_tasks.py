@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+from rich.text import Text
 
 from fugu.cli.options import console, parse
 from fugu.envs.coding import builtin
@@ -47,7 +49,7 @@ def main(argv: list[str]) -> int:
     try:
         write_tasks(paths[0], tasks)
         if options.completions:
-            paths[1].write_text("".join(map(_line, tasks)))
+            paths[1].write_text("".join(map(_line, tasks)), encoding="utf-8")
     except OSError as error:
         raise FuguError(f"{error.filename} cannot be written: {error.strerror}") from None
     out = console()
@@ -55,7 +57,7 @@ def main(argv: list[str]) -> int:
         f"{len(tasks)} tasks of level {options.level} in {paths[0]}; the first asks for: {tasks[0].prompt}", soft_wrap=True
     )
     if options.completions:
-        out.print(f"next: fugu judge {paths[0]} {paths[1]}", soft_wrap=True)
+        out.print(Text(f"next: fugu judge {shlex.join(map(str, paths))}"), soft_wrap=True)
     return 0
 
 

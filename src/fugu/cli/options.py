@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import tyro
 from rich.console import Console
 
-from fugu.config import field_paths, field_type
+from fugu.config import SEEDS, field_paths, field_type
 from fugu.errors import ConfigError, did_you_mean
 
 Options = TypeVar("Options")
@@ -54,8 +54,8 @@ class PolicyOptions:
     """the folder in which runs are looked for"""
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ConfigError(f"--seed {self.seed} must not be negative")
+        if not 0 <= self.seed < SEEDS:
+            raise ConfigError(f"--seed {self.seed} must not be negative, and below 2**63")
 
     @property
     def which(self) -> str | int:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tyro
+from rich.text import Text
 
-from fugu.cli.options import console, full_names, read, take_env_kwargs, take_value
+from fugu.cli.options import _value, console, full_names, read, take_env_kwargs, take_value
 from fugu.errors import ConfigError
 from fugu.trainer.config import TrainConfig, refuse_unread
+from fugu.vector.config import VectorConfig
 
 if TYPE_CHECKING:
     from fugu.run.run import Run
@@ -43,7 +46,7 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"fugu train {name} --env {named}: which of the two?")
     if help_asked:
         print(USAGE)
-    elif name is None and resumed is None:
+    elif not name and resumed is None:
         raise ConfigError("fugu train ENV: which environment? For example: fugu train cartpole. fugu list shows what there is")
     if name is not None and resumed is not None:
         raise ConfigError(f"fugu train {name} --resume {resumed}: a run knows its environment; leave {name} out")
@@ -54,9 +57,12 @@ def main(argv: list[str]) -> int:
         return _resume(resumed, argv, runs)
     from fugu.presets import preset
 
+    argv = _full_names(argv)
     _, device = take_value(argv, "--device", "cuda")
     _, algorithm = take_value(argv, "--algorithm", "ppo")
-    start = preset(name or "cartpole", env_kwargs, device or "cpu", algorithm)
+    _, seconds = take_value(argv, "--vector.start-timeout", "120")
+    timeout = VectorConfig.start_timeout if seconds is None else _value(seconds)
+    start = preset(name or "cartpole", env_kwargs, device or "cpu", algorithm, start_timeout=timeout)
     config = _parse(argv, dataclasses.replace(start, env_kwargs={**start.env_kwargs, **env_kwargs}))
     refuse_unread(start, config)
     from fugu.run.train import Interrupted, train
@@ -87,47 +93,53 @@ def _resume(text: str, argv: list[str], runs: Path) -> int:
 
 def _parse(argv: list[str], start: TrainConfig) -> TrainConfig:
     """The config on the command line; what is not given is as in ``start``."""
-    argv = [re.sub(r"^--policy(=|$)", r"--policy.net\1", argument) for argument in argv]
     return read(
         TrainConfig,
         prog="fugu train",
-        args=full_names(argv, TrainConfig),
+        args=_full_names(argv),
         default=start,
         config=(tyro.conf.AvoidSubcommands,),
     )
 
 
+def _full_names(argv: list[str]) -> list[str]:
+    argv = [re.sub(r"^--policy(=|$)", r"--policy.net\1", argument) for argument in argv]
+    return full_names(argv, TrainConfig)
+
+
 def _interrupted(end: Interrupted) -> int:
-    console().print(str(end).replace("fugu train", f"{_program()} train"), soft_wrap=True)
+    console().print(Text(str(end).replace("fugu train", f"{_program()} train")), soft_wrap=True)
     return 128 + end.signal
 
 
 def _next_commands(run: Run) -> int:
     """What can be done with a run that is done."""
-    last = next((row["episode/return"] for row in reversed(run.metrics()) if "episode/return" in row), None)
+    metrics = run.metrics()
+    last = next((row["episode/return"] for row in reversed(metrics) if "episode/return" in row), None)
     out = console()
-    out.print(f"\ndone: {run.path}" + (f", mean return {last:.1f}" if last is not None else "") + ". Next:")
-    program = _program()
+    out.print(Text(f"\ndone: {run.path}" + (f", mean return {last:.1f}" if last is not None else "") + ". Next:"))
+    program, path = _program(), shlex.quote(str(run.path))
+    more = 2 * max(run.config.steps, metrics[-1]["steps"] if metrics else 0)
     no_target = "" if run.config.target is None else " --target None"
     commands = (
-        (f"{program} eval {run.path}", "how good is it, over 100 episodes"),
-        _to_watch(program, run),
-        (f"{program} plot {run.path}", "the curves of the training"),
-        (f"{program} train --resume {run.path} --steps {2 * run.config.steps}{no_target}", "train on"),
+        (f"{program} eval {path}", "how good is it, over 100 episodes"),
+        _to_watch(program, path, run),
+        (f"{program} plot {path}", "the curves of the training"),
+        (f"{program} train --resume {path} --steps {more}{no_target}", "train on"),
     )
     width = max(len(command) for command, _ in commands)
     for command, what in commands:
-        out.print(f"  {command:{width}}  # {what}", soft_wrap=True)
+        out.print(Text(f"  {command:{width}}  # {what}"), soft_wrap=True)
     return 0
 
 
-def _to_watch(program: str, run: Run) -> tuple[str, str]:
+def _to_watch(program: str, path: str, run: Run) -> tuple[str, str]:
     if run.config.policy.net == "transformer":
-        return f"{program} play {run.path}", "read what it writes"
-    return f"{program} video {run.path}", "see it play"
+        return f"{program} play {path}", "read what it writes"
+    return f"{program} video {path}", "see it play"
 
 
 def _program() -> str:
     """How this program can be called from here: ``fugu``, or by its path where that would not be found (``make train``)."""
     path = sys.argv[0]
-    return "fugu" if shutil.which("fugu") or not path.endswith("fugu") else os.path.relpath(path)
+    return "fugu" if shutil.which("fugu") or not path.endswith("fugu") else shlex.quote(os.path.relpath(path))

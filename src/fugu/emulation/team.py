@@ -82,7 +82,9 @@ class Team:
 
     def reset_env(self, seed: int | None, options: dict[str, Any] | None) -> Any:
         given = {"seed": seed, "options": options}
-        return self.env.reset(**{name: given[name] for name in self._reset_takes if given[name] is not None})
+        result = self.env.reset(**{name: given[name] for name in self._reset_takes if given[name] is not None})
+        check_anyone(self.env)
+        return result
 
     def row_of(self, agent: Any) -> int:
         if agent not in self.index:
@@ -181,6 +183,12 @@ class AgentRows:
             out.set_action_mask(i, offered)
         except SpaceError as error:
             raise SpaceError(f"agent {team.agents[i]!r}: {error}") from None
+
+
+def check_anyone(env: Any) -> None:
+    """Whether an agent is there after a reset. Others may come late, but with nobody to act the next step would be a reset again."""
+    if not env.agents:
+        raise SpaceError("reset() left no agents; set self.agents = self.possible_agents[:] in it")
 
 
 def _spaces(env: Any, agents: tuple[Any, ...], method: str) -> list[gs.Space]:

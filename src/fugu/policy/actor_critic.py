@@ -79,9 +79,9 @@ class ActorCritic(nn.Module):
             else {}
         )
         """by index of the leaf; empty unless observations are normalised"""
-        decoder_size = self.net.hidden_size if self.core is None else config.core_size
         zeros = torch.from_numpy(self.obs_layout.zeros(2))
-        try_net(self.net, config.net, self.structured(zeros), decoder_size, self.distribution.size)
+        core_size = None if self.core is None else config.core_size
+        try_net(self.net, config.net, self.structured(zeros), core_size, self.distribution.size)
 
     @property
     def computed_natively(self) -> bool:

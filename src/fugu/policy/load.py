@@ -20,11 +20,16 @@ from fugu.policy.config import PolicyConfig
 def build_net(observation_space: gs.Space, action_space: gs.Space, config: PolicyConfig) -> nn.Module:
     """``Net(observation_space, action_space, **settings)``; of the settings it gets those fields of the config that it names."""
     kind = find(config.net)
-    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "net"}
-    parameters = inspect.signature(kind).parameters.values()
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        settings = {name: value for name, value in settings.items() if name in {p.name for p in parameters}}
-    net = kind(observation_space, action_space, **settings)
+    if isinstance(kind, type) and not issubclass(kind, nn.Module):
+        raise ConfigError(f"{config.net} must be a torch.nn.Module; write class {kind.__name__}(nn.Module)")
+    settings = {name: getattr(config, name) for name in _settings(kind)}
+    try:
+        net = kind(observation_space, action_space, **settings)
+    except FuguError:
+        raise
+    except Exception as error:
+        call = ", ".join(("observation_space", "action_space", *(f"{name}=..." for name in settings)))
+        raise ConfigError(f"{config.net}: building it with ({call}) failed: {type(error).__name__}: {error}") from error
     if not isinstance(net, nn.Module):
         raise ConfigError(f"{config.net} must make a torch.nn.Module, got {type(net).__name__}")
     missing = [name for name in ("encode", "decode") if not callable(getattr(net, name, None))]
@@ -34,6 +39,17 @@ def build_net(observation_space: gs.Space, action_space: gs.Space, config: Polic
     if missing:
         raise ConfigError(f"{config.net} has no {', '.join(missing)}; see `fugu new policy` for a working example")
     return net
+
+
+def _settings(kind: Any) -> list[str]:
+    """The fields of the config that ``kind`` takes; all of them if it takes any keyword."""
+    names = [field.name for field in dataclasses.fields(PolicyConfig) if field.name != "net"]
+    if not callable(kind) or getattr(kind, "__init__", None) is nn.Module.__init__:  # whose **kwargs is there to refuse them
+        return []
+    parameters = inspect.signature(kind).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return names
+    return [name for name in names if name in {p.name for p in parameters}]
 
 
 def find(name: str) -> Any:
@@ -55,19 +71,29 @@ def find(name: str) -> Any:
     return attribute(module, tail, head)
 
 
-@torch.no_grad()
-def try_net(net: Any, name: str, obs: Any, decoder_size: int, params_size: int) -> None:
-    """Run ``encode`` and ``decode`` on the two rows of ``obs`` and complain of anything that does not have its place."""
+@torch.enable_grad()
+def try_net(net: Any, name: str, obs: Any, core_size: int | None, params_size: int) -> None:
+    """Run ``encode`` and ``decode`` on the two rows of zeros ``obs`` and complain of anything that does not have its place or could
+    not be learned. ``core_size``: of the recurrent core between them, None without one."""
+    if core_size is None and not any(p.requires_grad for p in net.parameters()):
+        raise ConfigError(f"{name} has no weights to learn; keep its layers as attributes: self.layer = nn.Linear(...)")
     training = net.training
     net.eval()  # two rows of zeros must not enter anyone's batch statistics
     try:
         hidden = _call(name, "encode", net.encode, obs)
         _expect(name, "encode(obs)", hidden, [(2, net.hidden_size)], "hidden [rows, hidden_size]")
-        answer = _call(name, "decode", net.decode, hidden.new_zeros(2, decoder_size))
+        features = hidden.new_zeros(2, core_size or net.hidden_size)
+        features.requires_grad_(core_size is not None or hidden.requires_grad)
+        answer = _call(name, "decode", net.decode, features)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise ConfigError(f"{name}: decode(hidden) must return (params, value), got {type(answer).__name__}")
         _expect(name, "params of decode(hidden)", answer[0], [(2, params_size)], "params [rows, distribution.size]")
         _expect(name, "value of decode(hidden)", answer[1], [(2,), (2, 1)], "value [rows]")
+        if not answer[0].requires_grad and not torch.is_inference_mode_enabled():
+            raise ConfigError(
+                f"{name}: params of decode(hidden) carry no gradient, so nothing is learned; leave out torch.no_grad(), detach() "
+                "and .data in encode and decode"
+            )
     finally:
         net.train(training)
 
@@ -87,6 +113,13 @@ def _expect(name: str, what: str, got: Any, shapes: list[tuple[int, ...]], meani
     if not isinstance(got, Tensor) or not got.is_floating_point() or tuple(got.shape) not in shapes:
         raise ConfigError(
             f"{name}: {what} must be a float tensor {list(shapes[0])} for two rows ({meaning}), got {_describe(got)}"
+        )
+    if got.dtype != torch.float32:
+        raise ConfigError(f"{name}: {what} must be float32, got {_describe(got)}; leave out .double(), or end with .float()")
+    if not got.isfinite().all():
+        raise ConfigError(
+            f"{name}: {what} must be finite for two rows of zeros, got {got[~got.isfinite()][0].item()}; look at its first weights, "
+            "and for divisions by zero"
         )
 
 

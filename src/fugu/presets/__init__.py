@@ -12,6 +12,7 @@ from typing import Any
 from fugu.presets import arcade, atari, classic, coding, gpu, grpo, minigrid, mujoco, pettingzoo, safe, sanity, teams
 from fugu.presets.general import general
 from fugu.trainer.config import TrainConfig
+from fugu.vector.config import VectorConfig
 
 PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     **sanity.PRESETS,
@@ -37,9 +38,15 @@ BY_ALGORITHM: Mapping[str, Mapping[str, Callable[[], TrainConfig]]] = {
 
 
 def preset(
-    env: Any, env_kwargs: Mapping[str, Any] | None = None, device: str = "cpu", algorithm: str | None = None
+    env: Any,
+    env_kwargs: Mapping[str, Any] | None = None,
+    device: str = "cpu",
+    algorithm: str | None = None,
+    *,
+    start_timeout: float = VectorConfig.start_timeout,
 ) -> TrainConfig:
-    """The config ``fugu train ENV --device DEVICE --algorithm ALGORITHM`` starts from."""
+    """The config ``fugu train ENV --device DEVICE --algorithm ALGORITHM`` starts from. ``start_timeout``: seconds to build an
+    environment that has to be looked at."""
     if algorithm is not None and isinstance(env, str) and env in BY_ALGORITHM.get(algorithm, {}):
         return BY_ALGORITHM[algorithm][env]()
     if device.startswith("cuda") and isinstance(env, str) and env in gpu.PRESETS:
@@ -48,4 +55,4 @@ def preset(
         return PRESETS[env]()
     if isinstance(env, str) and env.startswith("ALE/"):
         return atari.game(env)
-    return general(env, env_kwargs or {})
+    return general(env, env_kwargs or {}, start_timeout)

@@ -10,20 +10,21 @@ from gymnasium import spaces as gs
 
 from fugu.algorithm.config import PPOConfig
 from fugu.emulation.build import build, is_built, load
-from fugu.emulation.env import EnvSpec, spec_of
+from fugu.emulation.env import EnvSpec
 from fugu.emulation.factory import factories
 from fugu.emulation.native import is_name, native_spec
 from fugu.policy.config import PolicyConfig
 from fugu.spaces import Layout
 from fugu.trainer.config import OptimizerConfig, TrainConfig
 from fugu.vector.config import VectorConfig
+from fugu.vector.serial import Serial
 
 
-def general(env: Any, env_kwargs: Mapping[str, Any]) -> TrainConfig:
-    """Build one copy of ``env`` to look at it, and choose."""
+def general(env: Any, env_kwargs: Mapping[str, Any], start_timeout: float) -> TrainConfig:
+    """Build one copy of ``env`` within ``start_timeout`` seconds to look at it, and choose."""
     name = load(build(env)) if is_built(env) else env
     native = is_name(name)
-    spec = native_spec(name, env_kwargs) if native else _look(env, env_kwargs)
+    spec = native_spec(name, env_kwargs) if native else _look(env, env_kwargs, start_timeout)
     continuous = any(isinstance(leaf.space, gs.Box) for leaf in Layout(spec.action_space).leaves)
     image = any(leaf.dtype == np.uint8 and len(leaf.shape) >= 2 for leaf in Layout(spec.observation_space).leaves)
     agents = spec.num_agents
@@ -55,9 +56,7 @@ def _quarter(segments: int) -> int:
     return next((segments // parts for parts in (4, 3, 5, 6, 2) if segments % parts == 0), segments)
 
 
-def _look(env: Any, env_kwargs: Mapping[str, Any]) -> EnvSpec:
-    made = factories(env, 1, env_kwargs)[0]()
-    try:
-        return spec_of(made)
-    finally:
-        made.close()
+def _look(env: Any, env_kwargs: Mapping[str, Any], start_timeout: float) -> EnvSpec:
+    one = Serial(factories(env, 1, env_kwargs), VectorConfig(start_timeout=start_timeout))
+    one.close()
+    return one.spec

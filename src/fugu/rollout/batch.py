@@ -28,7 +28,7 @@ PER_SEGMENT = frozenset(
     {"state", "bootstrap", "bootstrap_now", "cost_bootstrap", "priority", "importance", "agent", "group", "score", "round"}
 )
 """state: of the recurrent core before the first row; bootstrap: value of the observation after the last row, cost_bootstrap: what is
-expected to be paid from there on; ``bootstrap_now``, as ``value_now`` for rows: what the network said there, in the units that values have
+expected to be paid from there on; bootstrap_now, and value_now for rows: what the network said there, in the units that values have
 since ``prepare``; priority: how likely a segment is drawn; importance: what a segment drawn by priority counts for;
 agent: which one of its world a segment belongs to; group, score, round: see ``episodes.py``"""
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fugu.config import fitting
 from fugu.errors import ConfigError, FuguError, MissingExtra, did_you_mean
 from fugu.run.metrics import METRICS, describe
 from fugu.run.overview import seconds_of
@@ -25,7 +26,7 @@ def plot(
     folders: Sequence[RunFolder],
     path: str | Path | None = None,
     *,
-    metrics: Sequence[str] = (),
+    metrics: str | Sequence[str] = (),
     x: Axis = "steps",
     smooth: int = 1,
 ) -> Path:
@@ -38,8 +39,8 @@ def plot(
         raise ConfigError("plot() needs at least one run")
     if x not in ("steps", "time"):
         raise ConfigError(f"x={x!r} must be steps or time.{did_you_mean(str(x), ('steps', 'time'))}")
-    if smooth < 1:
-        raise ConfigError(f"smooth={smooth} must be at least 1")
+    smooth = fitting("smooth", smooth, int, 1)
+    metrics = (metrics,) if isinstance(metrics, str) else metrics
     target = Path(path) if path is not None else (folders[0].path if len(folders) == 1 else Path()) / "curves.png"
     if target.suffix.lower() not in KINDS:
         raise ConfigError(f"a plot is a {', '.join(KINDS)} file, got {str(target)!r}; try {target.with_suffix('.png')}")

@@ -71,8 +71,12 @@ def overview(folder: store.RunFolder) -> Overview:
         state = "damaged"
     elif folder.diverged.exists():
         state, problem = "diverged", _divergence(folder.diverged)
-    elif config is not None and (steps >= config.steps or _reached(config.target, newest)):
-        state = "done"
+    elif config is not None:
+        try:
+            if steps >= config.steps or _reached(config.target, newest):
+                state = "done"
+        except (OSError, ValueError, KeyError, TypeError):
+            state, problem = "damaged", f"{newest}/state.json cannot be read"
     return Overview(
         name=folder.name,
         path=str(folder.path),
@@ -104,7 +108,10 @@ def _speed(timing: list[dict[str, float]]) -> float | None:
 
 
 def _newest_checkpoint(folder: Path) -> Path | None:
-    return max(folder.glob("step_*"), default=None, key=lambda path: path.name)
+    """By step: names are in order only up to nine digits."""
+    steps = {path.name.removeprefix("step_"): path for path in folder.glob("step_*")}
+    newest = max((step for step in steps if step.isdecimal()), default=None, key=int)
+    return None if newest is None else steps[newest]
 
 
 def _damage(checkpoint: Path) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fugu.algorithm.make import make_algorithm
+from fugu.config import fitting
 from fugu.run.run import Run
 from fugu.run.scene import Scene, drawn
 from fugu.trainer import checkpoint
@@ -36,7 +37,7 @@ class Player:
         env_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         vector = dataclasses.replace(run.config.vector, num_envs=num_envs, batch_size=None, num_workers=None, compile=None)
-        settings = {**run.config.env_kwargs, **(env_kwargs or {})}
+        settings = {**run.config.env_kwargs, **fitting("env_kwargs", env_kwargs or {}, Mapping[str, Any])}
         # the seed of this config is that of the actions drawn; the weights come from the checkpoint
         config = dataclasses.replace(
             run.config.from_checkpoint(), vector=vector, minibatch=None, env_kwargs=settings, seed=seed

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fugu.config import from_toml
+from fugu.config import fitting, from_toml
 from fugu.run import store
 from fugu.trainer.config import TrainConfig
 
@@ -43,6 +43,8 @@ class Run:
         num_envs: int | None = None,
     ) -> Any:
         """Play whole episodes with a checkpoint (``latest``, ``best`` or its step): an ``Evaluation``."""
+        episodes = fitting("episodes", episodes, int, 1)
+        num_envs = fitting("num_envs", num_envs, int | None, 1)
         from fugu.run.player import Player
 
         with Player(self, which, num_envs=num_envs or min(episodes, 64), seed=seed) as player:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from fugu.errors import ConfigError, FuguError, MissingExtra
 from fugu.run.config import LogConfig
 from fugu.run.metrics import describe
-from fugu.run.store import RunFolder, parse_line
+from fugu.run.store import RunFolder, bad_line, parse_line
 
 
 class Sink(Protocol):
@@ -31,9 +31,9 @@ class Sink(Protocol):
 def open_sinks(folder: RunFolder, log: LogConfig, config: Mapping[str, Any], after_updates: int = 0, step: int = 0) -> Sinks:
     """Everything ``log`` asks for, before work starts. ``after_updates`` and ``step``: where a resumed run goes on."""
     lines = JsonLines(folder)
-    lines.truncate(after_updates)
     sinks: list[Sink] = [lines]
     try:
+        lines.truncate(after_updates)
         if log.tensorboard:
             sinks.append(TensorBoard(folder, step))
         if log.wandb != "off":
@@ -90,9 +90,11 @@ class JsonLines:
                 self._files[deterministic].append(row)
 
     def truncate(self, after_updates: int) -> None:
-        """Forget the lines of later updates, and half a line that a kill has left."""
-        for file in self._files.values():
-            file.truncate(after_updates)
+        """Forget the lines of later updates, and what a kill has left at the end. A bad line before the end is a RunError, with both
+        files as they were: what follows it is not ours to throw away."""
+        ends = [(file, file.end(after_updates)) for file in self._files.values()]
+        for file, end in ends:
+            file.truncate(end)
 
     def close(self) -> None:
         for file in self._files.values():
@@ -125,13 +127,21 @@ class _File:
                 _warn(f"{self._path} misses lines from here on: {error.strerror}")
                 self._warned = True
 
-    def truncate(self, after_updates: int) -> None:
+    def end(self, after_updates: int) -> int:
+        """Where the lines up to that update end, in bytes."""
         end = 0
-        for line in self._path.read_bytes().splitlines(keepends=True):
+        with self._path.open("rb") as file:
+            lines = file.readlines()
+        for number, line in enumerate(lines, 1):
             row = parse_line(line) if line.endswith(b"\n") else None
-            if row is None or not row.get("updates", math.inf) <= after_updates:
+            if row is None and number < len(lines):
+                raise bad_line(self._path, number, line)
+            if row is None or row["updates"] > after_updates:
                 break
             end += len(line)
+        return end
+
+    def truncate(self, end: int) -> None:
         os.ftruncate(self._descriptor, end)
         self._size = end
 

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import struct
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ class RunFolder:
     @property
     def started(self) -> float:
         """When, in seconds since 1970: by the time in the name, or of the config if someone gave it another name."""
-        return time.mktime(time.strptime(_started(self.path)[0], "%Y%m%d-%H%M%S"))
+        return _started(self.path)[0]
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -167,20 +168,31 @@ def read_lines(path: Path) -> list[dict[str, float]]:
     for number, line in enumerate(data.split(b"\n")[:-1], 1):
         row = parse_line(line)
         if row is None:
-            raise RunError(f"{path}:{number} is not a line of metrics: {line[:80].decode(errors='replace')}")
+            raise bad_line(path, number, line)
         rows.append(row)
     return rows
 
 
 def parse_line(line: bytes) -> dict[str, float] | None:
-    """One line's metrics, or None if it is not one."""
+    """One line's metrics, ``updates`` and ``steps`` among them, or None if it is not one."""
     try:
         row: Any = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    if not isinstance(row, dict):
+    if not isinstance(row, dict) or not all(_is_number(row.get(name)) for name in ("updates", "steps")):
+        return None
+    if not all(value is None or _is_number(value) for value in row.values()):
         return None
     return {name: math.nan if value is None else value for name, value in row.items()}
+
+
+def bad_line(path: Path, number: int, line: bytes) -> RunError:
+    return RunError(f"{path}:{number} is not a line of metrics: {line[:80].decode(errors='replace').rstrip()}")
+
+
+def _is_number(value: Any) -> bool:
+    """A finite one; JSON may also hold whole numbers that no float can."""
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 def _file_name(env: str) -> str:
@@ -200,9 +212,11 @@ def _is_run(path: Path) -> bool:
     )
 
 
-def _started(path: Path) -> tuple[str, int, str]:
+def _started(path: Path) -> tuple[float, int, str]:
     """By the time in the name, or of the config if someone gave it another name."""
     match = _TIME.search(path.name)
     if match:
-        return match[1], int(match[2] or 1), path.name
-    return time.strftime("%Y%m%d-%H%M%S", time.localtime((path / "config.toml").stat().st_mtime)), 1, path.name
+        with contextlib.suppress(ValueError, OverflowError):  # digits that are no time
+            return time.mktime(time.strptime(match[1], "%Y%m%d-%H%M%S")), int(match[2] or 1), path.name
+    config = path / "config.toml"
+    return float(int((config if config.exists() else path).stat().st_mtime)), 1, path.name

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import operator
 import os
+import shlex
 import signal
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from fugu.config import override, to_toml
+from fugu.config import fitting, override, to_toml
 from fugu.cuda import failure
 from fugu.emulation.place import from_anywhere, title
 from fugu.errors import ConfigError, FuguError
@@ -28,6 +29,7 @@ from fugu.trainer.config import TrainConfig, refuse_unread
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.loop import Trainer
+from fugu.vector.config import VectorConfig
 
 
 class Interrupted(FuguError):
@@ -36,7 +38,7 @@ class Interrupted(FuguError):
     def __init__(self, number: int, run: Run, steps: int) -> None:
         self.signal, self.run = number, run
         name = signal.Signals(number).name
-        super().__init__(f"{name}: saved at step {steps:,}; go on with: fugu train --resume {run.path}")
+        super().__init__(f"{name}: saved at step {steps:,}; go on with: fugu train --resume {shlex.quote(str(run.path))}")
 
 
 def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str | Path = "runs", **settings: Any) -> Run:
@@ -50,8 +52,15 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
     if config is None:
         if not isinstance(env, str):
             raise ConfigError(f"train() takes an environment by name (Gymnasium id, file.py:Class, ...), got {env!r:.60}")
-        config = preset(env, settings.get("env_kwargs"), str(settings.get("device", "cpu")), settings.get("algorithm"))
-        settings["env_kwargs"] = {**config.env_kwargs, **settings.get("env_kwargs", {})}
+        env_kwargs = fitting("env_kwargs", settings.get("env_kwargs", {}), Mapping[str, Any])
+        config = preset(
+            env,
+            env_kwargs,
+            str(settings.get("device", "cpu")),
+            fitting("algorithm", settings.get("algorithm"), str | None),
+            start_timeout=fitting("vector.start_timeout", _start_timeout(settings), float),
+        )
+        settings["env_kwargs"] = {**config.env_kwargs, **env_kwargs}
     start, config = config, override(config, settings)
     refuse_unread(start, config)
     config = override(config, {"env": from_anywhere(config.env), "policy.net": from_anywhere(config.policy.net)})
@@ -69,6 +78,13 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
         trainer.folder = folder.checkpoints
         trainer.start()
         return _run(Run(folder), trainer, timer)
+
+
+def _start_timeout(settings: Mapping[str, Any]) -> float:
+    """What ``settings`` say of it, in any of their forms: a preset may have to build an environment before there is a config."""
+    section = settings.get("vector", {})
+    inner = section.get("start_timeout") if isinstance(section, Mapping) else getattr(section, "start_timeout", None)
+    return settings.get("start_timeout") or settings.get("vector.start_timeout") or inner or VectorConfig.start_timeout
 
 
 def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
@@ -118,16 +134,17 @@ def _refuse_other_run(before: TrainConfig, after: TrainConfig) -> None:
 
 
 def _done(run: Run, trainer: Trainer) -> str:
-    steps, target = trainer.config.steps, trainer.config.target
-    if trainer.steps >= steps:
-        return f"this run has done its {steps:,} steps; give it more to do: fugu train --resume {run.path} --steps {2 * steps}"
-    return f"this run has reached its target of {target:g}; drop it: fugu train --resume {run.path} --target None"
+    command = f"fugu train --resume {shlex.quote(str(run.path))}"
+    steps, target = trainer.steps, trainer.config.target
+    if steps >= trainer.config.steps:
+        return f"this run has done its {steps:,} steps; give it more to do: {command} --steps {2 * steps}"
+    return f"this run has reached its target of {target:g}; drop it: {command} --target None"
 
 
 def _write(path: Path, text: str) -> None:
     """At once or not at all."""
     draft = path.with_suffix(".tmp")
-    with draft.open("w") as file:
+    with draft.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -6,6 +6,7 @@ its name when it is whole.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Generator, Mapping
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fugu.config import fitting
 from fugu.errors import ConfigError, FuguError, MissingExtra
 from fugu.run.run import Run
 from fugu.run.scene import frame_rate
@@ -21,6 +23,8 @@ from fugu.run.scene import frame_rate
 MAX_FRAMES = 3000
 WIDTH = 256
 """pixels that a picture is made wide at least, by a whole factor, unless told otherwise"""
+MAX_SIDE = 8192
+"""pixels that a picture may be enlarged to: more is beyond what codecs and players take"""
 
 Writer = Generator[None, np.ndarray, None]
 
@@ -41,9 +45,9 @@ def record(
 
     ``fps``: pictures per second, by default what the environment says, or 30. ``scale``: a whole factor to enlarge pictures by.
     """
-    for name, value, least in (("max_frames", max_frames, 1), ("scale", scale, 1), ("fps", fps, 0.1)):
-        if value is not None and not value >= least:
-            raise ConfigError(f"{name}={value} must be at least {least}")
+    max_frames = fitting("max_frames", max_frames, int, 1)
+    scale = fitting("scale", scale, int | None, 1)
+    fps = fitting("fps", fps, float | None, 0.1)
     suffix = Path(path).suffix.lower() if path is not None else ".mp4"
     if suffix not in (".mp4", ".gif"):
         raise ConfigError(f"a video is an .mp4 or a .gif, got {str(path)!r}; try {Path(str(path)).with_suffix('.mp4')}")
@@ -78,9 +82,10 @@ def record(
         except OSError as error:
             raise FuguError(f"{target} cannot be written: {error.strerror or _last_line(error)}") from error
         finally:
-            if writer is not None:
-                writer.close()
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # or what went wrong at first would not be told
+                if writer is not None:
+                    writer.close()
+                part.unlink(missing_ok=True)
     return target
 
 
@@ -98,6 +103,12 @@ def _enlarged(picture: np.ndarray, scale: int | None) -> np.ndarray:
     """By a whole factor, and to even sizes, which is what most players show."""
     factor = scale if scale is not None else -(-WIDTH // picture.shape[1])
     if factor > 1:
+        height, width = picture.shape[:2]
+        largest = max(1, MAX_SIDE // max(height, width))
+        if factor > largest:
+            raise ConfigError(
+                f"scale={factor} makes pictures of {width} x {height} larger than {MAX_SIDE} pixels; use at most {largest}"
+            )
         picture = picture.repeat(factor, 0).repeat(factor, 1)
     odd = [(0, size % 2) for size in picture.shape[:2]]
     return np.pad(picture, [*odd, (0, 0)], mode="edge") if (0, 1) in odd else picture

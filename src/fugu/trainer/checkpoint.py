@@ -75,7 +75,9 @@ def save(
             sync_folder(folder.parent)
         with _alone(folder):
             path = _write(folder, step, tensors, state, best)
-            with contextlib.suppress(OSError):  # it is saved; what could not be deleted now is deleted by a later save
+            with contextlib.suppress(
+                OSError, CheckpointError
+            ):  # it is saved; what could not be deleted now is deleted by a later save
                 _rotate(folder, step, keep)
     except OSError as error:
         needed = size_of(tensors, state)
@@ -200,6 +202,8 @@ def _checkpoints(folder: Path) -> list[Path]:
         paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {error.strerror}") from None
     return sorted(paths, key=lambda path: (_step(path), not path.name.startswith(".old-")))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from fugu.algorithm.config import GRPOConfig, MAPPOConfig, PPOConfig, SafeConfig, SelfPlayConfig, TokenPPOConfig
+from fugu.config import SEEDS
 from fugu.errors import ConfigError, did_you_mean
 from fugu.policy.config import PolicyConfig
 from fugu.run.config import LogConfig
@@ -40,6 +41,9 @@ class OptimizerConfig:
     """shrinks weights by this share times the learning rate, each step"""
 
     def __post_init__(self) -> None:
+        for name, known in (("name", ("adam", "muon")), ("schedule", ("constant", "linear", "cosine"))):
+            if getattr(self, name) not in known:
+                raise ConfigError(f"optimizer.{name}={getattr(self, name)!r} must be one of {', '.join(known)}")
         for name in ("learning_rate", "max_grad_norm", "eps"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"optimizer.{name}={getattr(self, name)} must be above 0")
@@ -151,7 +155,7 @@ class TrainConfig:
         object.__setattr__(self, "env_kwargs", _with_tuples(self.env_kwargs))
         if self.algorithm not in READS:
             raise ConfigError(f"there is no algorithm {self.algorithm!r}.{did_you_mean(str(self.algorithm), READS)}")
-        for name in ("steps", "horizon", "passes", "minibatch", "epochs", "threads"):
+        for name in ("seed", "steps", "horizon", "passes", "minibatch", "epochs", "threads"):
             value = getattr(self, name)
             if value is None and name in ("minibatch", "threads"):
                 continue
@@ -160,7 +164,7 @@ class TrainConfig:
             if isinstance(value, bool) or not hasattr(value, "__index__"):
                 raise ConfigError(f"{name}={value!r} must be a whole number")
             object.__setattr__(self, name, operator.index(value))
-            if value < 1:
+            if value < 1 and name != "seed":
                 raise ConfigError(f"{name}={value} must be at least 1")
         if self.vector.seed:
             raise ConfigError(
@@ -170,8 +174,8 @@ class TrainConfig:
             raise ConfigError(f"precision={self.precision!r} must be auto, float32, tf32 or bf16")
         if self.device == "cpu" and self.precision in ("tf32", "bf16"):
             raise ConfigError(f"precision={self.precision} is for GPUs; a CPU computes in float32: leave it at auto")
-        if self.seed < 0:
-            raise ConfigError(f"seed={self.seed} must not be negative")
+        if not 0 <= self.seed < SEEDS:
+            raise ConfigError(f"seed={self.seed} must not be negative, and below 2**63")
         if self.minibatch is not None and self.minibatch % self.horizon:
             near = max(1, round(self.minibatch / self.horizon)) * self.horizon
             raise ConfigError(

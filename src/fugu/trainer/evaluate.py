@@ -42,11 +42,12 @@ class Evaluation:
 
     @property
     def deviation(self) -> float:
-        return float(np.std(self.returns, ddof=1)) if self.episodes > 1 else 0.0
+        """of the returns; nan for one episode, which says nothing of it"""
+        return float(np.std(self.returns, ddof=1)) if self.episodes > 1 else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the true mean lies with 95% confidence (normal approximation)."""
+        """Where the true mean lies with 95% confidence (normal approximation); nan for one episode."""
         half = 1.96 * self.deviation / math.sqrt(self.episodes)
         return self.mean - half, self.mean + half
 
@@ -54,13 +55,20 @@ class Evaluation:
     def mean_costs(self) -> dict[str, float]:
         return {name: float(np.mean(costs)) for name, costs in self.costs.items()}
 
-    def summary(self) -> dict[str, object]:
+    @property
+    def certainty(self) -> str:
+        """The interval in words."""
         low, high = self.interval
+        return "95% interval " + (f"{low:.2f} to {high:.2f}" if self.episodes > 1 else "unknown from one episode")
+
+    def summary(self) -> dict[str, object]:
+        """For JSON, which has no nan."""
+        known = self.episodes > 1
         return {
             "episodes": self.episodes,
             "mean_return": self.mean,
-            "interval_95": [low, high],
-            "deviation": self.deviation,
+            "interval_95": list(self.interval) if known else None,
+            "deviation": self.deviation if known else None,
             "min_return": min(self.returns),
             "max_return": max(self.returns),
             "mean_length": float(np.mean(self.lengths)),
@@ -69,14 +77,13 @@ class Evaluation:
         }
 
     def __str__(self) -> str:
-        low, high = self.interval
         return (
-            f"{self.episodes} episodes: mean return {self.mean:.2f} (95% interval {low:.2f} to {high:.2f}), "
+            f"{self.episodes} episode{'s' * (self.episodes > 1)}: mean return {self.mean:.2f} ({self.certainty}), "
             f"mean length {np.mean(self.lengths):.1f}"
             + "".join(f", mean {cost_metric('cost', name, self.costs)} {mean:.2f}" for name, mean in self.mean_costs.items())
         ) + "".join(
-            f"; {count} {why} and are missing"
-            for count, why in ((self.cut, "did not end"), (self.unscored, "have no score"))
+            f"; {count} {why} and {'is' if count == 1 else 'are'} missing"
+            for count, why in ((self.cut, "did not end"), (self.unscored, "ended without a score"))
             if count
         )
 

@@ -11,7 +11,7 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fugu.algorithm.contract import Algorithm, Metrics
 from fugu.emulation.env import cost_metric
-from fugu.errors import EnvError, EnvTimeout, WorkerDied
+from fugu.errors import EnvError, FuguError
 from fugu.rollout.batch import Batch
 from fugu.rollout.onpolicy import Stopped
 from fugu.rollout.source import Source
@@ -37,6 +37,9 @@ RECENT = 100
 
 FEWEST = 10
 """updates between two checkpoints, unless told otherwise: environments that cannot be saved lose their episodes each time"""
+
+MOST_EMPTY = 100
+"""updates in a row that may have had no row to learn from before training stops"""
 
 MAX_FAILURES = 3
 """checkpoints in a row that may fail before training stops"""
@@ -71,6 +74,8 @@ class Trainer:
         self._recent: deque[tuple[int, float]] = deque()
         """(episodes, mean return) of the last updates in which an episode ended, enough for RECENT episodes"""
         self.saved_step: int | None = None
+        self._empty = 0
+        """updates in a row without a row to learn from"""
         self._failures = 0
         """checkpoints in a row that could not be written"""
         rows = source.segments * source.horizon
@@ -94,19 +99,31 @@ class Trainer:
         """Train until the steps are done, the target is reached, or ``interrupt`` says to end; then save."""
         while not self.finished and not interrupt.asked:
             before = self.algorithm.state()  # for a rollout that is given up
-            saved = self.updates // self._every
+            steps, updates = self.steps, self.updates
             try:
                 metrics = self.update(interrupt)
+                self._empty = 0 if self.steps > steps else self._empty + self.updates - updates
+                if self._empty >= MOST_EMPTY:
+                    raise FuguError(
+                        f"the last {self._empty} updates had nothing to learn from: no agent was to act in any of their rows; "
+                        f"fugu check {self.config.env} may find out why"
+                    )
             except Stopped:
                 self._save_unfinished(before)
                 return
-            except (EnvError, EnvTimeout, WorkerDied):
+            except EnvError:
                 self._save_unfinished(before)
                 if interrupt.asked:  # the signal reached the workers as well
                     return
                 raise
+            except Diverged:
+                raise
+            except Exception:  # a network of the user's own may raise anything
+                with suppress(Exception):  # what is told is why training ended
+                    self._save_unfinished(before)
+                raise
             report(metrics)
-            if self.updates // self._every > saved and not self.finished:
+            if self.updates // self._every > updates // self._every and not self.finished:
                 self._save_if_possible()
         if self.saved_step != self.steps:
             self.save(ending=True)

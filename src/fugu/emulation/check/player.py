@@ -17,6 +17,7 @@ from gymnasium import spaces as gs
 from fugu.emulation.check.actions import Actions
 from fugu.emulation.factory import is_native, is_tensor_env
 from fugu.emulation.gymnasium import _takes
+from fugu.emulation.team import check_anyone
 from fugu.emulation.writer import five_values
 from fugu.errors import SpaceError
 from fugu.spaces import convert
@@ -181,9 +182,10 @@ class ParallelPlayer(_Agents):
         result = self.clock.reset(self.env.reset, seed=seed)
         if not isinstance(result, tuple) or len(result) != 2 or not all(isinstance(part, dict) for part in result):
             raise SpaceError("reset() must return two dicts (observations, infos). Return self.observations, self.infos")
+        check_anyone(self.env)
         obs, infos = result
         self.seen = [Seen(agent, obs[agent], None, None, None, infos.get(agent, {})) for agent in self._order(obs)]
-        self.ended, self.action = not self.env.agents, None
+        self.ended, self.action = False, None
 
     def step(self) -> None:
         masks = {seen.agent: _mask_in(seen.obs, seen.info) for seen in self.seen}
@@ -218,6 +220,7 @@ class TurnPlayer(_Agents):
 
     def reset(self, seed: int | None) -> None:
         self.clock.reset(self.env.reset, seed=seed)
+        check_anyone(self.env)
         self._look()
         self.action = None
 

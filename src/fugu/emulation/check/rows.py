@@ -42,7 +42,7 @@ def check_rows(player: RowsPlayer, report: Report, limits: Limits, *, native: bo
         player.reset(None)
         watch.started()
     except FuguError as error:
-        if not report.has("obs") and not report.has("reward") and not report.has("step()"):  # said better before
+        if not any(report.has(place) for place in ("obs", "reward", "reset()", "step()")):  # said better before
             leaf, _, problem = str(error).partition(": ")
             known = leaf in {leaf.name for leaf in player.layout.leaves}
             report.add_error(SpaceError(problem) if known else error, f"obs/{leaf}" if known else call)
