@@ -138,12 +138,13 @@ def explained_variance(value: Tensor, target: Tensor, mask: Tensor) -> Tensor:
 def normalized(x: Tensor, weight: Tensor) -> Tensor:
     """``x`` with mean 0 and deviation 1 over the rows that count; rows that do not vary come out as 0.
 
-    In double precision: what is left of rows that do not vary would else be rounding, brought to deviation 1.
+    The mean is taken in double precision: what is left of rows that do not vary would else be rounding, brought to deviation 1.
     """
-    share = weight.double() / weight.sum(dtype=torch.float64).clamp(min=1e-30)
-    from_mean = x.double() - (share * x).sum()
-    deviation = (share * from_mean.square()).sum().sqrt()
-    return (from_mean / (deviation + 1e-8)).to(x.dtype)
+    share = weight.double()
+    mean = (share * x.double()).sum() / share.sum().clamp(min=1e-30)
+    from_mean = x - mean.to(x.dtype)
+    deviation = (weight * from_mean.square()).sum().sqrt()
+    return from_mean / (deviation + 1e-8)
 
 
 def _variance(x: Tensor, weight: Tensor) -> Tensor:
