@@ -154,10 +154,14 @@ def main() -> int:
     with ThreadPoolExecutor(arguments.jobs) as pool:
         running = [pool.submit(in_process, job, until) for job in jobs]
         results = []
-        for done in as_completed(running):
-            results.append(done.result())
-            if arguments.out:  # what is there so far, should the time run out
-                write("learning", results, arguments.out)
+        try:
+            for done in as_completed(running):
+                results.append(done.result())
+                if arguments.out:  # what is there so far, should the time run out
+                    write("learning", results, arguments.out)
+        except KeyboardInterrupt:  # those that run have heard it too, and save; none is begun after it
+            pool.shutdown(cancel_futures=True)
+            return 130
     results.sort(key=lambda r: (arguments.envs.index(r["env"]), r["seed"]))
     missed = 0
     for env in arguments.envs:

@@ -89,6 +89,16 @@ def trained(config: TrainConfig) -> tuple[list[dict[str, float]], dict[str, torc
         trainer.source.vec.close()
 
 
+def test_segments_drawn_by_priority_count_for_the_costs_too():
+    ours = algorithm(ppo=PPOConfig(priority=0.8))
+    prepared = ours.prepare(batch(ends=False), 1.0)
+    alone = [ours.loss(prepared.rows(torch.tensor([k])))[1]["loss/cost_value"] for k in range(6)]
+    share = prepared["importance"] / prepared["importance"].sum()
+    together = ours.loss(prepared)[1]["loss/cost_value"]
+    torch.testing.assert_close(together, (share * torch.stack(alone)).sum())
+    assert abs(together - torch.stack(alone).mean()) > 1e-3
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -35,6 +35,12 @@ def row_weight(mask: Tensor) -> Tensor:
     return weight / weight.sum().clamp(min=1.0)
 
 
+def by_importance(weight: Tensor, importance: Tensor) -> Tensor:
+    """Weights of rows, with those of some segments counting for more than others; their sum is 1 again."""
+    weight = weight * importance
+    return weight / weight.sum().clamp(min=1e-30)
+
+
 def ppo_loss(
     distribution: Distribution,
     params: Tensor,

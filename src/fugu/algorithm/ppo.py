@@ -19,7 +19,7 @@ from fugu.advantage import gae, vtrace
 from fugu.algorithm.config import PPOConfig
 from fugu.algorithm.contract import Metrics
 from fugu.algorithm.fused import Fused
-from fugu.algorithm.losses import explained_variance, normalized, ppo_loss, row_weight, weighed
+from fugu.algorithm.losses import by_importance, explained_variance, normalized, ppo_loss, row_weight, weighed
 from fugu.algorithm.make import default_policy
 from fugu.algorithm.scale import RewardScale, ValueScale
 from fugu.cuda.sample import choose
@@ -168,8 +168,7 @@ class PPO:
         target, old_value = self._scaled(rows(target)), self._scaled(rows(batch["value"]))
         advantage, weight = weighed(rows(advantage), rows(batch["mask"]), normalize=c.normalize_advantage == "minibatch")
         if "importance" in batch:
-            weight = weight * rows(batch["importance"][:, None].expand(batch["mask"].shape))
-            weight = weight / weight.sum().clamp(min=1e-30)
+            weight = by_importance(weight, rows(batch["importance"][:, None].expand(batch["mask"].shape)))
         mask = batch.get("action_mask")
         loss = ppo_loss(
             self.policy.distribution,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fugu.algorithm.config import PPOConfig, SafeConfig
 from fugu.algorithm.contract import Metrics
-from fugu.algorithm.losses import explained_variance, row_weight
+from fugu.algorithm.losses import by_importance, explained_variance, row_weight
 from fugu.algorithm.make import default_policy, seeded
 from fugu.algorithm.multiplier import CostMeter, Multiplier
 from fugu.algorithm.ppo import PPO, gae_of, may_wait
@@ -160,7 +160,10 @@ class SafePPO(PPO):
         said = self.cost_critic(self.policy.structured(flat(batch["obs"], by_time)))  # [rows, costs]
         error = unflat(said, mask, by_time) - self.cost_scale.scaled(batch["cost_target"])
         squared = torch.where(mask[..., None], error, 0.0).square().mean(-1)
-        cost_loss = 0.5 * (row_weight(mask) * squared).sum()
+        weight = row_weight(mask)
+        if "importance" in batch:
+            weight = by_importance(weight, batch["importance"][:, None])
+        cost_loss = 0.5 * (weight * squared).sum()
         # the two share no weights, and each has its own optimizer and bound on the gradient: the policy learns as without it
         return total + self.config.value_coef * cost_loss, {**metrics, "loss/cost_value": cost_loss.detach()}
 

@@ -86,7 +86,7 @@ def take_env_kwargs(argv: list[str]) -> tuple[list[str], dict[str, Any]]:
         name, equals, value = argument.removeprefix("--env.").partition("=")
         if not equals:
             value = todo.pop(0) if todo and not todo[0].startswith("--") else "True"
-        kwargs[name.replace("-", "_")] = _value(value)
+        kwargs[name.replace("-", "_")] = literal(value)
     return rest, kwargs
 
 
@@ -172,7 +172,8 @@ def _whole(text: str) -> str:
     return str(int(number)) if number.is_integer() else text
 
 
-def _value(text: str) -> Any:
+def literal(text: str) -> Any:
+    """What ``text`` means in Python, or the text itself."""
     try:
         return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text, text))
     except (ValueError, SyntaxError):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import tyro
 from rich.text import Text
 
-from fugu.cli.options import _value, console, full_names, read, take_env_kwargs, take_value
+from fugu.cli.options import console, full_names, literal, read, take_env_kwargs, take_value
 from fugu.errors import ConfigError
 from fugu.trainer.config import TrainConfig, refuse_unread
 from fugu.vector.config import VectorConfig
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     _, device = take_value(argv, "--device", "cuda")
     _, algorithm = take_value(argv, "--algorithm", "ppo")
     _, seconds = take_value(argv, "--vector.start-timeout", "120")
-    timeout = VectorConfig.start_timeout if seconds is None else _value(seconds)
+    timeout = VectorConfig.start_timeout if seconds is None else literal(seconds)
     start = preset(name or "cartpole", env_kwargs, device or "cpu", algorithm, start_timeout=timeout)
     config = _parse(argv, dataclasses.replace(start, env_kwargs={**start.env_kwargs, **env_kwargs}))
     refuse_unread(start, config)

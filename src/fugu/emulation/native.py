@@ -109,9 +109,8 @@ class NativeEnv:
         if not len(ended):
             return None
         episodes, _, _, sums = self._worlds.drain()
-        means = {
-            log: sums[log] / episodes for log in self._logs
-        }  # one for all that end at once: their sum is what is asked for
+        # the same for all that end at once: only their sum is asked for
+        means = {log: sums[log] / episodes for log in self._logs}
         return {int(agent): {"episode_log": means} for agent in ended}
 
     def render(self) -> np.ndarray:

@@ -75,9 +75,8 @@ def save(
             sync_folder(folder.parent)
         with _alone(folder):
             path = _write(folder, step, tensors, state, best)
-            with contextlib.suppress(
-                OSError, CheckpointError
-            ):  # it is saved; what could not be deleted now is deleted by a later save
+            with contextlib.suppress(OSError, CheckpointError):
+                # it is saved; what could not be deleted now is deleted by a later save
                 _rotate(folder, step, keep)
     except OSError as error:
         needed = size_of(tensors, state)
