@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 
 class FuguError(Exception):
@@ -16,6 +18,13 @@ class SpaceError(FuguError, ValueError):
 
 class ConfigError(FuguError, ValueError):
     """A setting is impossible; raised before any work starts."""
+
+
+class LoadError(ConfigError, ImportError):
+    """A file or module of the user's own raised while it was loaded."""
+
+    def __init__(self, what: str, error: BaseException) -> None:
+        super().__init__(f"{what} cannot be loaded: {raised(error)}")
 
 
 class CallOrderError(FuguError, RuntimeError):
@@ -96,6 +105,27 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         return f" Did you mean {' or '.join(repr(n) for n in near)}?"
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     return f" Known: {', '.join(names[:12])}{more}." if names else ""
+
+
+def raised(error: BaseException) -> str:
+    """``ZeroDivisionError: division by zero``, and a line for each of the last places in the user's files that it came through."""
+    words = error.msg if isinstance(error, SyntaxError) else error
+    return "".join([f"{type(error).__name__}: {words}", *_places(error)[-5:]])
+
+
+def _places(error: BaseException) -> list[str]:
+    """File, line and source, outermost first; neither ours nor of a package."""
+    if isinstance(error, SyntaxError):
+        found = [(error.filename, error.lineno, error.text)]
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        found = [(frame.filename, frame.lineno, frame.line) for frame in frames]
+    ours = str(Path(__file__).parent)
+    return [
+        f"\n  {name}, line {line}: {(text or '').strip()}"
+        for name, line, text in found
+        if name is not None and not name.startswith(("<frozen", ours)) and "site-packages" not in name
+    ]
 
 
 def _plural(word: str, items: Sequence[object]) -> str:

@@ -480,7 +480,7 @@ def test_a_file_that_does_not_import_is_a_finding(tmp_path: Any) -> None:
     (tmp_path / "broken_file.py").write_text("import numpy\nx = 1 / 0\n")
     report = check_env(f"{tmp_path}/broken_file.py:Env")
     (finding,) = report.findings
-    assert finding.where == "import" and "broken_file.py:2" in finding.problem
+    assert finding.where == "import" and "broken_file.py, line 2: x = 1 / 0" in finding.problem
 
 
 # --- native environments: checked on the rows they write ---

@@ -11,8 +11,10 @@ import torch
 from gymnasium import spaces as gs
 from torch import Tensor, nn
 
-from fugu.errors import ConfigError
+import fugu
+from fugu.errors import ConfigError, LoadError
 from fugu.policy import Distribution, PolicyConfig, make_policy
+from fugu.policy.load import find
 
 OBS = gs.Dict(image=gs.Box(0, 255, (7, 7, 3), np.uint8), speed=gs.Box(-1, 1, (2,)))
 HERE = __name__
@@ -213,3 +215,39 @@ def test_names_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
         make_policy(OBS, gs.Discrete(3), PolicyConfig(net=f"{tmp_path}/none.py:Net"))
     with pytest.raises(ConfigError, match="cannot import 'no_such_module'"):
         make_policy(OBS, gs.Discrete(3), PolicyConfig(net="no_such_module:Net"))
+
+
+@pytest.mark.parametrize(
+    ("source", "said", "line"),
+    [
+        ("import torch\nclass Net(\n", "SyntaxError: '(' was never closed", "line 2: class Net("),
+        ("import nothing_like_it\n", "No module named 'nothing_like_it'", "line 1: import nothing_like_it"),
+        ("def f():\n    return 1 / 0\nf()\n", "ZeroDivisionError: division by zero", "line 2: return 1 / 0"),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_is_one_error_with_its_lines(source, said, line, tmp_path):
+    (tmp_path / "broken_net.py").write_text(source)
+    with pytest.raises(LoadError) as caught:
+        find(f"{tmp_path}/broken_net.py:Net")
+    text = str(caught.value)
+    assert said in text and f"broken_net.py, {line}" in text and "importlib" not in text and "fugu/" not in text
+    with pytest.raises(LoadError, match="broken_net.py"):
+        fugu.vector.make(f"{tmp_path}/broken_net.py:Net", num_envs=2)
+
+
+@pytest.mark.parametrize(("ends", "code"), [("sys.exit()", ""), ("sys.exit(3)", "3"), ("sys.exit('no licence')", "no licence")])
+def test_a_file_that_exits_while_it_is_loaded_is_an_error_like_any_other(ends, code, tmp_path, monkeypatch):
+    (tmp_path / "exits_at_once.py").write_text(f"import sys\n{ends}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in (f"{tmp_path}/exits_at_once.py", "exits_at_once"):
+        with pytest.raises(LoadError) as caught:
+            find(f"{name}:Net")
+        assert f"SystemExit: {code}" in str(caught.value) and f"exits_at_once.py, line 2: {ends}" in str(caught.value)
+
+
+def test_ctrl_c_while_a_file_is_loaded_is_still_ctrl_c(tmp_path, monkeypatch):
+    (tmp_path / "interrupted_net.py").write_text("raise KeyboardInterrupt\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in (f"{tmp_path}/interrupted_net.py", "interrupted_net"):
+        with pytest.raises(KeyboardInterrupt):
+            find(f"{name}:Net")

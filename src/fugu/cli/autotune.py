@@ -11,6 +11,7 @@ import tyro
 from rich.table import Table
 from rich.text import Text
 
+from fugu.cli.apart import apart
 from fugu.cli.options import console, parse, take_env_kwargs
 from fugu.vector.autotune import Trial, autotune, chosen
 
@@ -35,7 +36,7 @@ class Options:
 def main(argv: list[str]) -> int:
     argv, env_kwargs = take_env_kwargs(argv)
     options = parse(Options, "autotune", argv)
-    tuning = autotune(options.env, options.num_envs, seconds=options.seconds, env_kwargs=env_kwargs)
+    tuning = apart(autotune, options.env, options.num_envs, fresh=True, seconds=options.seconds, env_kwargs=env_kwargs)
     if options.json:
         trials = [as_json(trial) for trial in tuning.trials]
         best = {"num_envs": tuning.best.num_envs, **chosen(tuning.best)}

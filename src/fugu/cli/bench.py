@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
+from fugu.cli.apart import apart
 from fugu.cli.autotune import as_json, show
 from fugu.cli.options import parse, take_env_kwargs
 from fugu.emulation.build import is_compiled
@@ -60,16 +61,21 @@ def main(argv: list[str]) -> int:
     options = parse(Options, "bench vector", argv)
     if not options.seconds > 0:
         raise ConfigError(f"--seconds {options.seconds} must be positive")
-    trials = measure(options.env, _trials(options), seconds=options.seconds, env_kwargs=env_kwargs)
-    if all(trial.error for trial in trials):
-        raise ConfigError(f"no setting could run this environment: {trials[0].error}")
-    if options.peers:
-        trials += [_measure_peer(name, build, options) for name, build in _peers(options, env_kwargs).items()]
+    trials = apart(_measure, options, env_kwargs, fresh=True)
     if options.json:
         print(json.dumps({"env": options.env, "num_envs": options.num_envs, "trials": [as_json(t) for t in trials]}, indent=2))
     else:
         show(trials, f"{options.env}, {options.num_envs} environments, {usable_cores()} cores")
     return 0
+
+
+def _measure(options: Options, env_kwargs: dict[str, Any]) -> list[Trial]:
+    trials = measure(options.env, _trials(options), seconds=options.seconds, env_kwargs=env_kwargs)
+    if all(trial.error for trial in trials):
+        raise ConfigError(f"no setting could run this environment: {trials[0].error}")
+    if options.peers:
+        trials += [_measure_peer(name, build, options) for name, build in _peers(options, env_kwargs).items()]
+    return trials
 
 
 def _trials(options: Options) -> list[Trial]:

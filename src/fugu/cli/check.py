@@ -6,18 +6,22 @@ import contextlib
 import dataclasses
 import json
 import sys
+import time
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fugu.cli.apart import Ended, apart
 from fugu.cli.options import console, parse, take_env_kwargs
 from fugu.emulation.check import Report, check_env
 from fugu.emulation.check.report import fact_text
+from fugu.errors import ConfigError
 
+DAY = 86400.0
 COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
@@ -34,21 +38,43 @@ class Options:
     """random steps in each part of the check"""
     seed: int = 0
     """of the environment and the actions"""
+    timeout: float = 120.0
+    """seconds for the whole check, after which the environment counts as one that hangs"""
     json: bool = False
     """print the report as JSON"""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout <= DAY:
+            raise ConfigError(f"--timeout {self.timeout:g} must be above 0, and at most a day ({DAY:g} seconds)")
 
 
 def main(argv: list[str]) -> int:
     argv, env_kwargs = take_env_kwargs(argv)
     options = parse(Options, "check", argv)
-    with contextlib.redirect_stdout(sys.stderr):  # an environment that prints must not end up in the report
-        report = check_env(options.env, steps=options.steps, seed=options.seed, env_kwargs=env_kwargs)
+    report = report_on(options, env_kwargs)
     if options.json:
         findings = [dataclasses.asdict(finding) for finding in report.sorted]
         print(json.dumps({"env": report.name, "ok": report.ok, "facts": report.facts, "findings": findings}, indent=2))
     else:
         show(report)
     return 0 if report.ok else 1
+
+
+def report_on(options: Options, env_kwargs: dict[str, Any]) -> Report:
+    """The report of a check in another process, or one that says how that process ended."""
+    start = time.perf_counter()
+    try:
+        return apart(check_quietly, options, env_kwargs, timeout=options.timeout)
+    except Ended as ended:
+        report = Report(name=options.env, facts={"check_seconds": time.perf_counter() - start})
+        what, *places = ended.what.split("\n")
+        report.add("error", "process", "\n".join([f"{what} while it was being checked", *places]), ended.fix)
+        return report
+
+
+def check_quietly(options: Options, env_kwargs: dict[str, Any]) -> Report:
+    with contextlib.redirect_stdout(sys.stderr):  # an environment that prints must not end up in the report
+        return check_env(options.env, steps=options.steps, seed=options.seed, env_kwargs=env_kwargs)
 
 
 def show(report: Report) -> None:

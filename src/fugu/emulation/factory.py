@@ -23,7 +23,7 @@ from fugu.emulation.build import build, is_built, load
 from fugu.emulation.env import Autoreset, Env
 from fugu.emulation.gymnasium import GymnasiumEnv, _takes
 from fugu.emulation.native import NativeEnv, is_name, names
-from fugu.errors import ConfigError, did_you_mean
+from fugu.errors import ConfigError, FuguError, LoadError, did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,10 +153,7 @@ def _from_name(name: str) -> Callable[..., Any]:
         made.load()  # complain now, in the process the user watches
         return made
     if colon:
-        try:
-            module = importlib.import_module(head)
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"{name!r}: cannot import {head!r}: {error}") from error
+        module = load_module(head, name)
         if tail in gymnasium.registry and not hasattr(module, tail):
             return _Registered(gymnasium.spec(tail))
         return attribute(module, tail, head)
@@ -211,10 +208,24 @@ def load_file(path: str) -> Any:
         sys.path.append(folder)  # what lies beside the file can be imported from it
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[name]
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, FuguError):
+            raise LoadError(path, error) from error
         raise
     return module
+
+
+def load_module(name: str, where: str) -> Any:
+    """The module ``name``, which ``where`` asks for."""
+    try:
+        return importlib.import_module(name)
+    except FuguError:
+        raise
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{where!r}: cannot import {name!r}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise LoadError(name, error) from error
 
 
 def attribute(module: Any, name: str, where: str) -> Callable[..., Any]:

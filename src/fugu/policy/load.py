@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from gymnasium import spaces as gs
 from torch import Tensor, nn
 
-from fugu.emulation.factory import attribute, load_file
+from fugu.emulation.factory import attribute, load_file, load_module
 from fugu.errors import ConfigError, FuguError
 from fugu.policy.config import PolicyConfig
 
@@ -64,11 +63,7 @@ def find(name: str) -> Any:
         if not file.is_file():
             raise ConfigError(f"{head!r}: no such file (looked at {file})")
         return attribute(load_file(str(file)), tail, head)
-    try:
-        module = importlib.import_module(head)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{name!r}: cannot import {head!r}: {error}") from error
-    return attribute(module, tail, head)
+    return attribute(load_module(head, name), tail, head)
 
 
 @torch.enable_grad()

@@ -24,7 +24,7 @@ from fugu.emulation.check.report import Report, describe
 from fugu.emulation.check.row_player import RowsPlayer
 from fugu.emulation.check.rows import check_rows
 from fugu.emulation.factory import Factory, _FromFile, _Registered, emulate, factories
-from fugu.errors import ConfigError, FuguError, SpaceError, did_you_mean
+from fugu.errors import ConfigError, FuguError, LoadError, SpaceError, did_you_mean
 from fugu.spaces import Layout, convert
 from fugu.spaces.layout import Path, path_name
 
@@ -134,13 +134,13 @@ def _build(env: Any, report: Report, kwargs: Mapping[str, Any]) -> tuple[Factory
     """The factory and a first instance; None if there is none to be had."""
     try:
         factory = factories(env, 1, kwargs)[0]
-    except FuguError:
-        raise  # a misspelt name is the caller's mistake, not a finding
     except Exception as error:
+        if isinstance(error, FuguError) and not isinstance(error, LoadError):
+            raise  # a misspelt name is the caller's mistake, not a finding
         report.add(
             "error",
             "import",
-            f"loading {report.name} raised {describe(error)}",
+            str(error) if isinstance(error, LoadError) else f"loading {report.name} raised {describe(error)}",
             "make the file importable: python " + str(env).rpartition(":")[0],
         )
         return None
@@ -148,7 +148,7 @@ def _build(env: Any, report: Report, kwargs: Mapping[str, Any]) -> tuple[Factory
         warnings.simplefilter("always")
         try:
             instance = _fresh(factory)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             report.add("error", "__init__", f"building {report.name} raised {describe(error)}", _build_fix(factory, error))
             return None
     for warning in caught:
@@ -158,7 +158,7 @@ def _build(env: Any, report: Report, kwargs: Mapping[str, Any]) -> tuple[Factory
     return factory, instance
 
 
-def _build_fix(factory: Factory, error: Exception) -> str:
+def _build_fix(factory: Factory, error: BaseException) -> str:
     if isinstance(error, TypeError) and "argument" in str(error):
         names = _parameters(factory.make)
         wrong = next((name for name in factory.kwargs if name not in names), "")

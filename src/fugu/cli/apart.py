@@ -1,0 +1,202 @@
+"""``apart(function, ...)``: a function that runs a user's environment, in a process of its own; what it returns comes back.
+
+An environment that hangs, exits or crashes there does not take the command with it: the command gets an ``Ended`` that says what
+happened and, where faulthandler saw it, in which lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import itertools
+import linecache
+import math
+import multiprocessing
+import os
+import pickle
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fugu.errors import ConfigError, FuguError
+
+Result = TypeVar("Result")
+
+POLL_S = 0.1
+"""how often the command looks whether the process is alive; its pipe stays open where it has forked others"""
+POLITE_S = 1.0
+"""how long the process may take to end after it has answered"""
+LOOK = 0.9
+"""the part of its time after which a process notes where it is, in case it is late"""
+TRACE_BYTES = 65536
+PR_SET_PDEATHSIG = 1
+
+
+class Ended(FuguError):
+    """The process ended without an answer, or had to be ended: ``what`` happened, where, and a ``fix``."""
+
+    def __init__(self, what: str, fix: str) -> None:
+        self.what = what
+        self.fix = fix
+        super().__init__(f"{what}\n{fix}")
+
+
+class _Traceback(Exception):
+    """The traceback of an error in the process, as text: for ``--debug``."""
+
+    def __str__(self) -> str:
+        return "\n" + "".join(self.args)
+
+
+def apart(
+    function: Callable[..., Result], *arguments: Any, timeout: float | None = None, fresh: bool = False, **settings: Any
+) -> Result:
+    """What ``function(*arguments, **settings)`` returns, called in another process; all of these can be pickled.
+
+    A FuguError that it raises is raised here, as the ConfigError or the FuguError that it is. ``Ended`` if the process comes to an end
+    without an answer, or takes more than ``timeout`` seconds. No process is left behind, whatever happens here. ``fresh``: never a
+    fork, whose memory seems to grow as it comes to use what it shares with its parent.
+    """
+    context: Any = multiprocessing.get_context("spawn" if fresh else _start_method())
+    answer, answering = context.Pipe(duplex=False)
+    trace, tracing = context.Pipe(duplex=False)
+    call = function, arguments, settings
+    process = context.Process(target=_answer, args=(answering, tracing, timeout, os.getpid(), call))
+    try:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until it is out of reach of the terminal's Ctrl-C
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        answering.close()
+        tracing.close()
+        content = _receive(answer, process.pid, timeout)
+        over = _is_over(process.pid, wait=POLL_S if content is None else POLITE_S)
+        _end(process)
+        if content is None:
+            raise _ended(process.exitcode if over else None, timeout, _places(trace))
+    finally:
+        _end(process)
+        for end in (answer, answering, trace, tracing):
+            end.close()
+    result, error = pickle.loads(content)
+    if error is not None:
+        kind, message, text = error
+        raise kind(message) from _Traceback(text)
+    return result
+
+
+def _start_method() -> str:
+    """A fork takes no time, but has only one of its parent's threads, and torch may wait for the others."""
+    alone = threading.active_count() == 1 and "torch" not in sys.modules
+    return "fork" if alone and sys.platform == "linux" else "spawn"
+
+
+def _receive(answer: Connection, pid: int, timeout: float | None) -> bytes | None:
+    """The answer, or None where the process is over or late."""
+    until = math.inf if timeout is None else time.monotonic() + timeout
+    while not answer.poll(max(0.0, min(POLL_S, until - time.monotonic()))):
+        if (_is_over(pid) or time.monotonic() >= until) and not answer.poll():
+            return None
+    try:
+        return answer.recv_bytes()
+    except (EOFError, ConnectionResetError):
+        return None
+
+
+def _is_over(pid: int, wait: float = 0.0) -> bool:
+    """Whether the process has ended, or does within ``wait`` seconds. Its number stays taken until ``_end``."""
+    until = time.monotonic() + wait
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def _end(process: Any) -> None:
+    """End the process, if it was started and still runs, and what its environment has started."""
+    if process.pid is None or process.exitcode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has no session of its own yet
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.join()
+
+
+def _ended(code: int | None, timeout: float | None, places: str) -> Ended:
+    """``code`` as multiprocessing has it, negative for a signal; None: it was late."""
+    survive = "training survives it with --on-error restart"
+    if code is None:
+        return Ended(
+            f"nothing came back within {timeout:g} seconds{places}",
+            "look for an endless loop, a sleep or a wait; raise --timeout if it is merely slow. "
+            "In training --isolate True and --step-timeout end such a step",
+        )
+    if code >= 0:
+        return Ended(
+            f"the process of the environment ended with exit code {code}{places}",
+            f"look for os._exit() and sys.exit(), and raise an exception instead; {survive}",
+        )
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
+    memory = ", or for too little memory" if -code == signal.SIGKILL else ""
+    return Ended(
+        f"the process of the environment was killed by signal {-code} ({name}){places}",
+        f"look for a crash in native code, for os.kill() and os.abort(){memory}; {survive}",
+    )
+
+
+def _places(trace: Connection) -> str:
+    """Where the environment was when faulthandler looked: its innermost three lines, each on a line of its own."""
+    text = os.read(trace.fileno(), TRACE_BYTES).decode(errors="replace") if trace.poll() else ""
+    main_thread = text.rpartition("(most recent call first):")[2]  # the oldest, and so the last
+    frames = re.findall(r'File "(.+)", line (\d+) in (.+)', main_thread)
+    ours = str(Path(__file__).parents[1])
+    inner = itertools.takewhile(lambda frame: not frame[0].startswith(ours), frames)
+    lines = [
+        f"\n  {Path(file).name}:{line} in {name}: {linecache.getline(file, int(line)).strip()}" for file, line, name in inner
+    ]
+    return "".join(reversed(lines[:3]))
+
+
+# --- in the other process ---
+
+
+def _answer(answering: Connection, tracing: Connection, timeout: float | None, parent: int, call: tuple[Any, Any, Any]) -> None:
+    _leave_terminal(parent)
+    multiprocessing.set_start_method(None, force=True)  # an environment's own processes start as usual
+    faulthandler.enable(tracing.fileno(), all_threads=False)
+    if timeout is not None:
+        faulthandler.dump_traceback_later(LOOK * timeout, file=tracing.fileno())
+    function, arguments, settings = call
+    result = error = None
+    try:
+        result = function(*arguments, **settings)
+    except FuguError as raised:  # by its kind alone: not all of them can be pickled
+        error = ConfigError if isinstance(raised, ConfigError) else FuguError, str(raised), traceback.format_exc()
+    faulthandler.cancel_dump_traceback_later()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ctypes.CDLL(None).fflush(None)  # what native code has printed: a fork ends without it
+    answering.send_bytes(pickle.dumps((result, error)))
+
+
+def _leave_terminal(parent: int) -> None:
+    """Ctrl-C is the parent's to answer; this process ends with it, even where it is killed."""
+    os.setsid()
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # forgets one that has come since the start
+    signal.signal(signal.SIGINT, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
