@@ -394,6 +394,27 @@ def test_restart_replaces_what_crashed_and_truncates_its_episode(fault):
         assert vec.restarts == lost
 
 
+def test_a_reset_that_fails_between_episodes_is_no_episode_of_its_own():
+    class Later(Faulty):
+        resets = 0
+
+        def reset(self, *, seed=None, options=None):
+            Later.resets += 1
+            if Later.resets % 3 == 0:
+                raise RuntimeError("not now")
+            return super().reset(seed=seed, options=options)
+
+    with fugu.vector.make(functools.partial(Later, length=5), 1, backend="serial", on_error="restart", max_restarts=100) as vec:
+        vec.reset()
+        lengths, restarts = [], 0
+        for _ in range(60):
+            vec.send(ACTIONS[:1])
+            info = vec.recv().infos.get(0, {})
+            restarts += "restarted" in info
+            lengths += [info["episode"]["l"]] if "episode" in info else []
+    assert restarts >= 3 and len(lengths) >= 6 and set(lengths) == {5}
+
+
 def _rows(vec):
     return vec._rows[0][vec._slot[0]]
 

@@ -27,12 +27,15 @@ class EpisodeStats:
         self._ended = (0, 0.0, 0.0)
         self._logged: dict[str, float] = {}
         """sums of what environments log of their episodes, by name"""
+        self._between = np.zeros(num_agents, np.bool_)
+        """whose episode ended on the row before, so that nothing runs until the reset"""
 
     def start(self, agents: slice) -> None:
         self.returns[agents] = 0
         self.lengths[agents] = 0
         self.costs[agents] = 0
         self.started[agents] = time.perf_counter()
+        self._between[agents] = False
 
     def update(self, rows: Rows, acted: np.ndarray) -> None:
         """Add ``rows`` to the running episodes; ``acted`` is the mask of the rows before them."""
@@ -43,7 +46,11 @@ class EpisodeStats:
             self.costs[agents] += rows.cost
         ended = rows.terminated | rows.truncated
         if not ended.any():
+            self._between[agents] = False
             return
+        between = ended & ~rows.mask
+        ended &= ~self._between[agents]  # a reset that failed ends what had not begun: no episode
+        self._between[agents] = between
         now = time.perf_counter()
         over = np.flatnonzero(ended) + agents.start
         count, returns, lengths = self._ended
