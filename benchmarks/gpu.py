@@ -270,7 +270,7 @@ def solve(repeats: int) -> dict[str, Any]:
                 while not trainer.finished and time.perf_counter() - began < 60:
                     trainer.update(Interrupt())
                 runs.append(
-                    {"seed": seed, "seconds": time.perf_counter() - began, "steps": trainer.steps, "score": trainer.score}
+                    {"seed": seed, "seconds": time.perf_counter() - began, "steps": trainer.steps, "score": trainer.score.value}
                 )
             finally:
                 trainer.source.vec.close()

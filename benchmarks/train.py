@@ -7,6 +7,7 @@
 ``puffer_shapes`` steps per second with the networks and batches of PufferLib 3.0; its own figures are quoted, not measured here
 ``limit``         share of the arithmetic limit: operations per step, times steps per second, over the sgemm rate of torch
 ``board``         what the dashboard costs
+``screens``       an Atari game, which is seen by convolutions: steps per second in float32 and in bfloat16
 ``start``         seconds from the start of the process to the first board, the first line, and the end of ``fugu --help``
 
 Contestants have a process each (``trainers.py``) and take turns. SB3 and the plain loop have one thread of torch: with two, the
@@ -31,8 +32,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fugu.trainer.precision import cpu_multiplies_bf16
 from harness import Result, alternate, main, ratios, summaries
-from trainers import Contestant
+from trainers import GAME, Contestant
 
 FUGU = [sys.executable, "-m", "fugu"]
 TRAINERS = [sys.executable, str(Path(__file__).with_name("trainers.py"))]
@@ -91,6 +93,29 @@ def take_turns(starts: Mapping[str, Callable[[], Contestant]], seconds: float, r
     with ExitStack() as stack:
         running = {name: stack.enter_context(start()) for name, start in starts.items()}
         return alternate({name: partial(contestant.rate, seconds) for name, contestant in running.items()}, repeats)
+
+
+# --- an Atari game ---
+
+SCREENS, SCREENS_HALF = "fugu, float32", "fugu, bfloat16"
+SB3_SCREENS, SB3_SCREENS_PROCESSES = "SB3, 8 envs in one process", "SB3, 8 envs in processes"
+
+
+def screens(seconds: float, repeats: int) -> dict[str, Any]:
+    """Every row is learned from four times, in minibatches of 256, by the same network: fugu's preset, and the Zoo's settings."""
+    starts = {
+        SCREENS: partial(Contestant, "fugu", env=GAME, precision="float32"),
+        SCREENS_HALF: partial(Contestant, "fugu", env=GAME, precision="bf16"),
+        SB3_SCREENS: partial(Contestant, "sb3_screens", vec="dummy", num_envs=8),
+        SB3_SCREENS_PROCESSES: partial(Contestant, "sb3_screens", vec="processes", num_envs=8),
+    }
+    if not cpu_multiplies_bf16():
+        print("bfloat16 is not measured: this CPU has no instructions for it", file=sys.stderr)
+        del starts[SCREENS_HALF]
+    results = take_turns(starts, seconds, repeats)
+    best = max((SB3_SCREENS, SB3_SCREENS_PROCESSES), key=lambda name: max(results[name].values))
+    pairs = [(name, best) for name in (SCREENS, SCREENS_HALF) if name in results]
+    return {"game": GAME, "steps_per_second": summaries(results), "best of SB3": best, "ratio": ratios(results, pairs)}
 
 
 # --- seconds to a solved task ---
@@ -309,6 +334,7 @@ if __name__ == "__main__":
         "puffer_shapes": puffer_shapes,
         "limit": limit,
         "board": board,
+        "screens": screens,
         "start": start,
     }
     main("train", __doc__, cases, repeats=3, seconds=2.5)

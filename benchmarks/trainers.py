@@ -14,10 +14,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 from harness import Step, rate
+
+GAME = "ALE/Pong-v5"
+"""what those that see screens play"""
 
 
 class Contestant:
@@ -56,6 +60,7 @@ def _serve(pipe: Any, kind: str, settings: dict[str, Any]) -> None:
 
 def fugu(env: str, **settings: Any) -> Step:
     """Training as in ``fugu train`` but for the board and the files."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the command does
     from fugu.config import override
     from fugu.presets import preset
     from fugu.trainer.build import make_trainer
@@ -92,6 +97,24 @@ def sb3(vec: str = "dummy", num_envs: int = 1, **settings: Any) -> Step:
     return step
 
 
+def sb3_screens(vec: str, num_envs: int) -> Step:
+    """An Atari game with the settings of RL Baselines3 Zoo. The same environments as fugu's; torch has all cores."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+    from fugu.envs.atari import make
+
+    factories = [partial(make, GAME) for _ in range(num_envs)]
+    envs = DummyVecEnv(factories) if vec == "dummy" else SubprocVecEnv(factories, start_method="fork")
+    model = PPO("CnnPolicy", envs, seed=0, device="cpu", n_steps=128, batch_size=256, n_epochs=4, ent_coef=0.01, clip_range=0.1)
+
+    def step() -> int:
+        model.learn(128 * num_envs, reset_num_timesteps=False)
+        return 128 * num_envs
+
+    return step
+
+
 def plain(**settings: Any) -> Step:
     import torch
 
@@ -117,7 +140,13 @@ def sgemm(rows: int, inner: int, columns: int) -> Step:
     return step
 
 
-KINDS: dict[str, Callable[..., Step]] = {"fugu": fugu, "sb3": sb3, "plain": plain, "sgemm": sgemm}
+KINDS: dict[str, Callable[..., Step]] = {
+    "fugu": fugu,
+    "sb3": sb3,
+    "sb3_screens": sb3_screens,
+    "plain": plain,
+    "sgemm": sgemm,
+}
 
 
 def sb3_solve(seed: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,14 +14,17 @@ from gymnasium import spaces as gs
 from fugu.advantage import vtrace_reference
 from fugu.algorithm.config import PPOConfig
 from fugu.algorithm.losses import explained_variance, normalized, ppo_loss_of, row_weight
-from fugu.algorithm.ppo import PPO, priorities
+from fugu.algorithm.ppo import PPO, gae_of, priorities, without_open_turns
 from fugu.algorithm.scale import RewardScale, ValueScale
 from fugu.cuda import emulation
 from fugu.errors import ConfigError
 from fugu.policy.actor_critic import make_policy
 from fugu.policy.config import PolicyConfig
+from fugu.presets import preset
 from fugu.rollout.batch import Batch
+from fugu.trainer.build import make_trainer
 from fugu.trainer.minibatch import draw, minibatches
+from fugu.vector.config import VectorConfig
 
 
 def columns(rows: int, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -323,6 +327,13 @@ def test_every_segment_is_seen_once_per_epoch():
     assert seen[:4] != seen[4:]
 
 
+@pytest.mark.parametrize(("segments", "count"), [(13, 4), (100, 24), (3, 8)])
+def test_minibatches_differ_by_no_more_than_a_segment(segments, count):
+    batch = Batch({"reward": torch.arange(float(segments))[:, None]})
+    sizes = [part.segments for part in minibatches(batch, count, 1, torch.Generator().manual_seed(0))]
+    assert len(sizes) == min(count, segments) and sum(sizes) == segments and max(sizes) - min(sizes) <= 1
+
+
 def test_reward_scale_is_the_deviation_of_discounted_returns():
     scale = RewardScale(4, gamma=0.9)
     g = torch.Generator().manual_seed(0)
@@ -411,3 +422,51 @@ def test_a_part_in_half_precision_teaches_what_its_copy_does(core):
     algorithm.policy.in_bf16 = False
     for half, full in zip(ours, torch.autograd.grad(algorithm.loss(copy)[0], parameters), strict=True):
         assert (half - full).abs().max() <= 0.05 * full.abs().max()
+
+
+@pytest.mark.parametrize("by_time", [False, True])
+def test_an_action_whose_outcome_a_segment_does_not_show_is_left_out(by_time):
+    """Agents act on every other row. The network's word on rows of waiting, the row after the segment among them, counts nowhere."""
+    own, wait = True, False
+    mask = torch.tensor([[own, wait, own, wait], [wait, own, wait, own], [own, wait, own, wait], [own, wait, own, wait]])
+    terminated = torch.zeros(4, 4, dtype=torch.bool)
+    terminated[2, 3] = True
+    acts_after = torch.tensor([wait, wait, wait, own])  # the first two are amid a wait, the third is over, the last is to act
+    value = torch.where(mask, torch.tensor([3.0, 0, 5.0, 0]) + torch.tensor([0, 4.0, 0, 6.0]), 1e6)
+    columns = {
+        "reward": torch.full((4, 4), 0.5),
+        "value": value,
+        "terminated": terminated,
+        "truncated": torch.zeros_like(terminated),
+        "mask": mask,
+    }
+    if by_time:
+        columns = {name: column.t().contiguous().t() for name, column in columns.items()}
+    bootstrap = torch.tensor([1e6, 1e6, 1e6, 7.0])
+    whole = Batch({**columns, "bootstrap": bootstrap, "acts_after": acts_after})
+    batch = without_open_turns(whole)
+    assert "acts_after" not in batch and whole["mask"].equal(mask) and not whole["truncated"].any()
+    assert all(batch[name].stride() == whole[name].stride() for name in ("mask", "truncated"))
+    assert batch["mask"].tolist() == [
+        [own, wait, wait, wait],
+        [wait, own, wait, wait],
+        [own, wait, own, wait],
+        [own, wait, own, wait],
+    ]
+    advantage, _ = gae_of(batch, 1.0, 1.0, turns=True)
+    # reward of two rows, then the value of the next turn, or all that came
+    assert advantage[batch["mask"]].tolist() == [1 + 5 - 3, 1 + 6 - 4, 2 - 3, 1 - 5, 2 + 7 - 3, 1 + 7 - 5]
+
+
+def test_a_rollout_says_who_acts_after_its_last_row():
+    for passes in (1, 2):
+        config = replace(
+            preset("connect4"), horizon=5, passes=passes, minibatch=None, vector=VectorConfig(num_envs=8, num_workers=1)
+        )
+        made = make_trainer(config)
+        made.start()
+        batches = [made.source.next(made.algorithm.act) for _ in range(3)]
+        after = batches[-1]["acts_after"].clone()
+        mask = made.source.next(made.algorithm.act)["mask"]
+        made.source.vec.close()
+        assert torch.equal(after[-16:], mask[:16, 0]) and after.any() and not after.all()

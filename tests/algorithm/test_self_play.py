@@ -11,6 +11,7 @@ import torch
 
 import fugu
 from fugu.algorithm.config import SelfPlayConfig
+from fugu.algorithm.ppo import without_open_turns
 from fugu.algorithm.ratings import Ratings, players
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
@@ -95,8 +96,10 @@ def test_an_earlier_version_plays_its_own_moves_and_nobody_learns_from_them(trai
                     weight[2] = 100.0
     batch = trainer.source.next(algorithm.act)
     player, action = batch["player"], batch["action"].squeeze(-1)
+    counts = without_open_turns(batch.also(mask=batch["mask"] & (player == 0)))["mask"]
+    obs, taken = batch["obs"][counts].clone(), batch["action"][counts].clone()
     prepared = algorithm.prepare(batch, 0.0)
-    assert not prepared["mask"][player > 0].any() and prepared["mask"][player == 0].any()
+    assert prepared["mask"].all() and torch.equal(prepared["obs"][:, 0], obs) and torch.equal(prepared["action"][:, 0], taken)
     assert "player" not in prepared and "state" not in prepared
     begins = torch.ones(64, dtype=torch.bool)
     obs = torch.from_numpy(trainer.source.vec.obs_layout.zeros(64))
@@ -280,12 +283,12 @@ def test_rows_that_nobody_learns_from_are_left_out():
     made = make_trainer(dataclasses.replace(BASE, vector=VectorConfig(num_envs=64, num_workers=1)))
     made.start()
     batch = made.source.next(made.algorithm.act)
-    counts = (batch["mask"] & (batch["player"] == 0)).flatten()
+    counts = without_open_turns(batch.also(mask=batch["mask"] & (batch["player"] == 0)))["mask"].flatten()
     action, obs = batch["action"].flatten(0, 1)[counts].clone(), batch["obs"].flatten(0, 1)[counts].clone()
     prepared = made.algorithm.prepare(batch, 0.0)
     made.source.vec.close()
     rows = prepared.segments
-    assert rows % 256 == 0 and 0 <= len(action) - rows < 256 and prepared.horizon == 1
+    assert rows == len(action) and prepared.horizon == 1
     assert prepared["mask"].all()
-    assert torch.equal(prepared["action"][:, 0], action[:rows]) and torch.equal(prepared["obs"][:, 0], obs[:rows])
+    assert torch.equal(prepared["action"][:, 0], action) and torch.equal(prepared["obs"][:, 0], obs)
     assert prepared["advantage"].abs().sum() > 0

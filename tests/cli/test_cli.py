@@ -375,3 +375,59 @@ def test_a_warning_is_one_line_without_where_it_came_from(tmp_path: Path) -> Non
     script = "import warnings; from fugu.cli.main import main; main(['--version']); warnings.warn('half full')"
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
     assert out.stderr == "warning: half full\n"
+
+
+@pytest.mark.parametrize(("own", "found"), [(None, "passive"), ("active", "active")])
+def test_threads_of_torch_wait_asleep_unless_told_otherwise(own, found, monkeypatch, capsys):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if own is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", own)
+    main(["--version"])
+    assert os.environ["OMP_WAIT_POLICY"] == found
+
+
+@pytest.mark.parametrize("path", ["", "."])
+@pytest.mark.parametrize(
+    ("arguments", "example"), [(["env"], "my_env.py"), (["env", "--native"], "my_env.h"), (["policy"], "my_policy.py")]
+)
+def test_what_is_no_file_name_gets_an_example(
+    path: str, arguments: list[str], example: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new", *arguments, path]) == 2
+    kind = "C++ header" if "--native" in arguments else "Python file"
+    assert capsys.readouterr().err == f"{path!r} must be the name of a {kind}; try {example}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied", "/sealed/x"), "/sealed/x: Permission denied"),
+        (IsADirectoryError(21, "Is a directory", "x"), "x: Is a directory"),
+        (OSError(5, "Input/output error"), "Input/output error"),
+        (OSError("no number at all"), "no number at all"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(
+    error: OSError, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(argv: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr("fugu.cli.list.main", refuse)
+    assert main(["list"]) == 1
+    assert capsys.readouterr().err == f"{said}\n"
+    assert main(["list", "--debug"]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err and err.endswith(f"{said}\n")
+
+
+def test_a_file_in_the_place_of_a_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["new", "env", str(tmp_path / "file" / "sub" / "my_env.py")]) == 1
+    assert capsys.readouterr() == ("", f"{tmp_path}/file/sub: Not a directory\n")
+
+
+def test_a_current_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    script = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+    done = subprocess.run(["sh", "-c", script, "sh", *FUGU, "list"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "the current folder: No such file or directory\n")

@@ -81,7 +81,6 @@ def test_an_evaluation_that_was_cut_says_so(
         (["--seed", str(10**23)], 2, "below 2**63"),
         (["--episods", "3"], 2, "--episodes"),
         (["--device", "abacus"], 2, "device='abacus'"),
-        (["--json", "no/such/folder/x.json"], 1, "No such file"),
     ],
 )
 def test_wrong_calls_of_eval_are_one_message(
@@ -121,3 +120,27 @@ def test_one_episode_has_no_interval(runs: Path, capsys: pytest.CaptureFixture[s
     assert evaluation(capsys, runs, "--episodes", "1")["interval_95"] is None
     assert main(["eval", "latest", "--runs", str(runs), "--episodes", "1"]) == 0
     assert "   95% interval unknown from one episode\n" in capsys.readouterr().out
+
+
+def test_a_result_that_cannot_be_kept_is_still_shown(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = fugu.Run("latest", runs)
+    (run.path / f"eval-{evaluation(capsys, runs)['checkpoint_step']}.json").unlink()
+    (run.path / f"eval-{run.metrics()[-1]['steps']}.json").mkdir()
+    with pytest.warns(RuntimeWarning, match="json cannot be written: Is a directory"):
+        assert evaluation(capsys, runs)["episodes"] == 40
+    with pytest.warns(RuntimeWarning, match="json cannot be written: Is a directory"):
+        assert main(["eval", "latest", "--runs", str(runs), "--episodes", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "mean return" in text and "written to" not in text
+
+
+def test_a_result_is_shown_before_a_file_that_was_asked_for_fails(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "latest", "--runs", str(runs), "--episodes", "2", "--json", "no/such/folder/x.json"]) == 1
+    out, err = capsys.readouterr()
+    assert "mean return" in out and err == "no/such/folder/x.json cannot be written: No such file or directory\n"
+
+
+def test_the_path_of_a_run_is_no_markup(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = fugu.Run("latest", runs).path.rename(runs / "[red]x")
+    assert main(["eval", str(path), "--episodes", "2"]) == 0
+    assert capsys.readouterr().out.count("/[red]x") == 2

@@ -211,6 +211,8 @@ def test_new_tasks_are_written_with_completions_that_solve_them(
         (["t.jsonl"], 1, "t.jsonl exists; --force replaces it"),
         (["x.jsonl", "--level", "9"], 2, "level=9 must be one of 1, 2, 3"),
         (["x.jsonl", "--count", "0"], 2, "--count 0 must be at least 1"),
+        (["x.jsonl", "--completions", "./x.jsonl"], 2, "--completions ./x.jsonl is where the tasks go; choose another file"),
+        (["", "--completions", "x.jsonl"], 2, "FILE must be the name of a file; try tasks.jsonl"),
         (["no/x.jsonl"], 1, "cannot be written"),
     ]:
         assert main(["new", "tasks", *arguments]) == code

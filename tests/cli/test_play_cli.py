@@ -33,6 +33,11 @@ from fugu.run.player import Player
 from fugu.run.scene import Scene
 
 
+@pytest.fixture(autouse=True)
+def able_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+
+
 def test_without_a_terminal_a_policy_is_shown_line_by_line(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["play", "latest", "--runs", str(trained), "--max-steps", "30"]
     assert main(arguments) == 0
@@ -252,3 +257,9 @@ def test_an_episode_of_several_agents_is_over_when_all_have_ended() -> None:
         assert scene.moment.over and scene.moment.step > 1
         scene.step(np.zeros(8, np.int64))
         assert (scene.moment.episode, scene.moment.step, scene.moment.total) == (2, 0, 0.0)
+
+
+def test_a_terminal_that_knows_no_escapes_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    code, written, same = play(["bandit", "--max-steps", "3"])
+    assert code == 0 and same and b"\x1b" not in written and written.startswith(b"episode 1 step 0 action -")

@@ -59,6 +59,8 @@ def test_smoothing_is_the_mean_of_neighbours() -> None:
         (["--metric", "loss/entropi"], 2, "Did you mean 'loss/entropy'"),
         (["--metric", "system/gpu"], 1, "did not log 'system/gpu'; there are: episode/length"),
         (["-o", "x.jpg"], 2, "try x.png"),
+        (["-o", "."], 2, "file, got '.'; try curves.png"),
+        (["-o", ".."], 2, "file, got '..'; try ../curves.png"),
         (["--smooth", "0"], 2, "at least 1"),
         (["--x", "tim"], 2, "time"),
         (["--metrc", "x"], 2, "--metric"),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -147,3 +151,37 @@ def test_numbers_are_short() -> None:
         "3.21G",
     ]
     assert [_span(s) for s in (-1, 90, 150, 7200, 200_000)] == ["0 s", "90 s", "2 min", "2 h", "2 d"]
+
+
+def in_terminal(columns: int, arguments: list[str]) -> str:
+    """What ``fugu`` writes to a terminal that is this wide."""
+    master, slave = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "NO_COLOR": "1"}
+    with subprocess.Popen([sys.executable, "-m", "fugu", *arguments], stdout=slave, stderr=slave, env=environment) as process:
+        os.close(slave)
+        written = b""
+        with contextlib.suppress(OSError):  # how the end of it shows
+            while data := os.read(master, 1 << 16):
+                written += data
+    os.close(master)
+    assert process.returncode == 0, written
+    return re.sub(r"\x1b\[[0-9;]*m", "", written.decode())
+
+
+@pytest.mark.parametrize(("columns", "there"), [(200, {"best", "steps/s", "of", "age"}), (80, {"steps", "age"}), (20, set())])
+def test_a_narrow_terminal_has_fewer_columns_but_whole_names_and_states(columns: int, there: set[str], runs: Path) -> None:
+    run = fugu.Run("latest", runs)
+    run.folder.config.write_text(to_toml(run.with_config({"steps": 1_000_000})))
+    heading, *lines = in_terminal(columns, ["runs", "--runs", str(runs)]).splitlines()
+    assert [line.split()[0] for line in lines] == [folder.name for folder in reversed(store.runs(runs))]
+    assert "interrupted" in lines[0].split() and "done" in lines[1].split()
+    assert there <= set(heading.split()) and ("best" in heading) == (columns == 200)
+    assert columns == 20 or all(len(line) <= columns for line in (heading, *lines))
+
+
+def test_a_name_is_no_markup_and_may_have_letters_that_the_output_has_not(runs: Path) -> None:
+    store.find("latest", runs).path.rename(runs / "caf\u00e9-[red]x")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "fugu", "runs", "--runs", str(runs)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and "caf\\xe9-[red]x " in done.stdout and done.stderr == ""

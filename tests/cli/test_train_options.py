@@ -10,7 +10,7 @@ import pytest
 
 from fugu.algorithm.config import PPOConfig, TokenPPOConfig
 from fugu.cli.main import main
-from fugu.cli.options import full_names
+from fugu.cli.options import full_names, take_word
 from fugu.errors import ConfigError
 from fugu.run.run import Run
 from fugu.trainer.config import UNREAD, TrainConfig
@@ -142,6 +142,12 @@ def test_a_preset_that_switches_something_on_lets_it_be_asked_for_again(tmp_path
         ("''", "fugu train ENV: which environment?"),
         ("--env ''", "fugu train ENV: which environment?"),
         (f"cartpole --seed {10**23}", "must not be negative, and below 2**63"),
+        ("cartpole --target nan", "target=nan must be a number"),
+        ("cartpole --learning-rate inf", "optimizer.learning_rate=inf must be finite"),
+        ("cartpole --weight-decay inf", "optimizer.weight_decay=inf must be finite"),
+        (f"cartpole --num-envs {10**9}", "of memory are free; try --num-envs"),
+        (f"cartpole --num-envs {10**15}", "of memory are free; try --num-envs"),
+        (f"cartpole --horizon {10**11} --minibatch {10**11}", "of memory are free; try --horizon"),
     ],
 )
 def test_what_cannot_be_meant_is_said_before_anything_starts(typed: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,3 +162,39 @@ def test_what_to_do_next_can_be_typed_where_a_path_has_a_space(tmp_path, capsys:
     commands = [shlex.split(line, comments=True) for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
     assert len(commands) == 4 and all(str(folder) in command for command in commands)
     assert int(commands[-1][-1]) > Run(folder).metrics()[-1]["steps"] > 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "word", "rest"),
+    [
+        ("cartpole --steps 3", "cartpole", "--steps 3"),
+        ("--steps 3 cartpole", "cartpole", "--steps 3"),
+        ("--steps=3 cartpole --seed 1", "cartpole", "--steps=3 --seed 1"),
+        ("--learning-rate -1 --no-share cartpole", "cartpole", "--learning-rate -1 --no-share"),
+        ("--share no cartpole", "cartpole", "--share no"),
+        ("--policy my.py:Net cartpole pong", "cartpole", "--policy my.py:Net pong"),
+        ("--hidden 64 64 --opponents random solver", None, "--hidden 64 64 --opponents random solver"),
+        ("--help", None, "--help"),
+    ],
+)
+def test_the_environment_is_the_word_that_is_no_value(typed: str, word: str | None, rest: str) -> None:
+    assert take_word(typed.split(), TrainConfig) == (rest.split(), word)
+
+
+def test_an_environment_may_come_after_options(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--steps", "100", "bandit", "--board", "off", "--runs", str(tmp_path)]) == 0
+    assert Run("latest", tmp_path).config.env == "bandit"
+    assert main(["train", "--steps", "100", "bandt"]) == 2
+    assert "bandit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "whole"),
+    [
+        ("--minibatch none --seed 1", "--minibatch None --seed 1"),
+        ("--minibatch=NONE --target none", "--minibatch=None --target None"),
+        ("--core none --scale none --start none", "--policy.core none --grpo.scale none --policy.start none"),
+    ],
+)
+def test_none_is_no_number_in_any_case(typed: str, whole: str) -> None:
+    assert full_names(typed.split(), TrainConfig) == whole.split()

@@ -119,6 +119,7 @@ def test_a_video_that_fails_half_way_leaves_nothing(painted: Path, tmp_path: Pat
     ("arguments", "part"),
     [
         (["-o", "x.avi"], "try x.mp4"),
+        (["-o", "."], "a video is an .mp4 or a .gif file, got '.'; try video.mp4"),
         (["--max-frames", "0"], "at least 1"),
         (["--scale", "0"], "at least 1"),
         (["--checkpoint", "bets"], "Did you mean 'best'"),

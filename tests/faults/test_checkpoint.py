@@ -325,7 +325,7 @@ def test_when_all_are_damaged_it_says_so(tmp_path: Path) -> None:
         (save(tmp_path, step) / MANIFEST).unlink()
     with (
         pytest.warns(RuntimeWarning),
-        pytest.raises(CheckpointError, match="none of the 2 checkpoints .* is whole; start anew"),
+        pytest.raises(CheckpointError, match="none of the 2 checkpoints .* is whole; train anew"),
     ):
         checkpoint.find(tmp_path)
 

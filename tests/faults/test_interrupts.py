@@ -82,7 +82,7 @@ def test_ctrl_c_ends_the_program_and_its_workers(phase, backend):
     os.killpg(child.pid, signal.SIGINT)  # what a terminal does: the whole foreground group
     code, errors = end(child, workers, seconds=4)
     assert code == -signal.SIGINT
-    assert errors.count("Traceback") == 1, errors  # the program's own, none from workers
+    assert errors.count("Traceback (most recent call last)") == 1, errors  # the program's own, none from workers
     assert "KeyboardInterrupt" in errors
 
 

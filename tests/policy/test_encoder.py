@@ -57,10 +57,33 @@ def test_channels_are_found_first_or_last() -> None:
     torch.testing.assert_close(first([picture]), last([picture.permute(0, 2, 3, 1)]))
 
 
-def test_bytes_of_an_image_are_scaled_to_one() -> None:
-    part = Image(Layout(gs.Box(0, 255, (40, 40, 3), BYTES)).leaves[0])
-    picture = torch.randint(0, 256, (2, 40, 40, 3), dtype=torch.uint8)
-    torch.testing.assert_close(part(picture), part.net(picture.permute(0, 3, 1, 2) / 255))
+@pytest.mark.parametrize(
+    "space",
+    [
+        gs.Box(0, 255, (40, 40, 3), BYTES),
+        gs.Box(0, 255, (4, 84, 84), BYTES),
+        gs.Box(0, 255, (20, 20), BYTES),
+        gs.Box(0, 2, (3, 20, 20)),
+        gs.Box(-1, 3, (20, 20, 3)),
+        gs.Box(np.zeros((20, 20)), np.linspace(1, 9, 400).reshape(20, 20)),
+        gs.Box(-np.inf, np.inf, (20, 20)),
+    ],
+    ids=str,
+)
+def test_an_image_is_scaled_to_one_by_its_bounds(space: gs.Box) -> None:
+    torch.manual_seed(0)
+    part = Image(Layout(space).leaves[0])
+    image = torch.from_numpy(np.stack([space.sample() for _ in range(3)]))
+    bounded = np.isfinite(space.low) & np.isfinite(space.high)
+    low = torch.from_numpy(np.where(bounded, space.low, 0)).float()
+    high = torch.from_numpy(np.where(bounded, space.high, 1)).float()
+    scaled = (image.float() - low) / (high - low)
+    plain = scaled.unsqueeze(1) if scaled.dim() == 3 else scaled.permute(0, 3, 1, 2) if part.last else scaled
+    ours, theirs = part(image), part.net(plain)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+    ours, theirs = (torch.autograd.grad(out.pow(2).mean(), list(part.parameters())) for out in (ours, theirs))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-3)
 
 
 def test_integers_are_scaled_by_their_bounds() -> None:

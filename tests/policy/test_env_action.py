@@ -49,6 +49,11 @@ def test_a_box_without_two_bounds_gets_the_raw_number_clipped() -> None:
     assert Distribution(space).to_env(raw).tolist() == [[50.0, 50.0, 3.0], [-50.0, 0.0, -50.0]]
 
 
+def test_bounds_that_are_the_largest_float_bound_nothing() -> None:
+    most = np.finfo(np.float32).max
+    assert Distribution(gs.Box(-most, most, (2,))).to_env(torch.tensor([[0.5, -3.0]])).tolist() == [[0.5, -3.0]]
+
+
 def test_a_box_of_integers_is_rounded_to_the_nearest() -> None:
     rows = Distribution(gs.Box(0, 10, (1,), np.int32)).to_env(torch.tensor([[-1.0], [0.0], [0.11], [0.09], [5.0]]))
     assert rows.dtype == torch.int32

@@ -130,6 +130,12 @@ def test_what_limits_the_run_is_named_with_what_would_help(shares: dict, native:
     assert said in limits({f"time/{phase}": share for phase, share in shares.items()}, header)
 
 
+def test_half_precision_is_advised_where_it_would_help() -> None:
+    for half in (True, False):
+        said = limits({"time/update": 0.9}, Header(run="", env="x", total_steps=1, half=half))
+        assert ("--precision bf16" in said) == half
+
+
 def test_a_gpu_is_not_advised_to_who_has_one() -> None:
     assert "GPU" not in limits({"time/update": 0.9}, Header(run="", env="x", total_steps=1, device="cuda"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 import fugu
 from fugu.cli.main import main
-from fugu.errors import ConfigError
+from fugu.errors import ConfigError, FuguError
 from fugu.run.config import LogConfig
 from fugu.run.overview import overviews
 from fugu.run.store import RunError
@@ -237,3 +238,83 @@ def test_settings_of_an_environment_add_to_those_of_its_preset(monkeypatch):
     monkeypatch.setattr(command, "_next_commands", lambda run: 0)
     assert command.main(["ALE/Pong-v5", "--env.stack", "2"]) == 0
     assert seen["config"].env_kwargs == {"game": "ALE/Pong-v5", "stack": 2}
+
+
+WANDERER = """
+import os
+import gymnasium, numpy as np
+class Env(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def __init__(self, fails=False):
+        self.fails = fails
+    def reset(self, *, seed=None, options=None):
+        if self.fails:
+            raise ValueError("no world today")
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        os.chdir("/")
+        return np.zeros(2, np.float32), 1.0, True, False, {}
+"""
+
+
+def test_an_environment_that_goes_to_another_folder_does_not_take_the_run_along(tmp_path, monkeypatch):
+    (tmp_path / "wanderer.py").write_text(WANDERER)
+    monkeypatch.chdir(tmp_path)
+    run = fugu.train("wanderer.py:Env", backend="serial", **TINY)
+    assert os.getcwd() == "/"
+    assert str(run.path).startswith("runs/") and run.metrics()[-1]["steps"] >= 2000
+    assert run.evaluate(4).mean == 1.0
+    monkeypatch.chdir(tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert {"metrics.jsonl", "checkpoints", "config.toml"} <= {path.name for path in folder.iterdir()}
+
+
+def test_a_run_that_could_not_start_leaves_no_folder(tmp_path, monkeypatch):
+    (tmp_path / "wanderer.py").write_text(WANDERER)
+    with pytest.raises(FuguError, match="no world today"):
+        fugu.train(f"{tmp_path}/wanderer.py:Env", env_kwargs={"fails": True}, runs=tmp_path / "runs", backend="serial", **TINY)
+    assert not list((tmp_path / "runs").iterdir())
+
+
+CHANGING = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    hidden_size = {width}
+    calls = 0
+    def __init__(self, observation_space, action_space):
+        super().__init__()
+        self.encoder, self.policy, self.value = nn.Linear(4, {width}), nn.Linear({width}, 2), nn.Linear({width}, 1)
+    def encode(self, obs):
+        Net.calls += 1
+        if Net.calls > {last}:
+            raise ValueError("enough")
+        return self.encoder(obs).tanh()
+    def decode(self, hidden):
+        return self.policy(hidden), self.value(hidden).squeeze(-1)
+"""
+
+
+def test_weights_that_do_not_fit_a_changed_network_are_one_error(tmp_path):
+    net = tmp_path / "changing_net.py"
+    net.write_text(CHANGING.format(width=8, last=10**9))
+    run = fugu.train("cartpole", policy=f"{net}:Net", runs=tmp_path / "runs", **TINY)
+    other = tmp_path / "other_net.py"
+    other.write_text(CHANGING.format(width=9, last=10**9))
+    text = run.folder.config.read_text()
+    run.folder.config.write_text(text.replace("changing_net.py", "other_net.py"))
+    changed = fugu.Run(run.path)
+    for attempt in (changed.evaluate, lambda: changed.resume(steps=4000)):
+        with pytest.raises(CheckpointError, match=r"does not fit .*: size mismatch for .*Put the policy's file"):
+            attempt()
+
+
+def test_a_network_that_raises_says_where_and_how_to_go_on(tmp_path):
+    net = tmp_path / "raising_net.py"
+    net.write_text(CHANGING.format(width=8, last=100))
+    with pytest.raises(FuguError) as caught:
+        fugu.train("cartpole", policy=f"{net}:Net", runs=tmp_path / "runs", **TINY)
+    text = str(caught.value)
+    assert "ValueError: enough" in text and 'raising_net.py, line 13: raise ValueError("enough")' in text
+    assert "go on with: fugu train --resume" in text and "site-packages" not in text

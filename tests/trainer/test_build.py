@@ -40,7 +40,7 @@ def test_a_network_is_not_random_in_training(tmp_path):
 def test_a_gpu_without_tf32_is_not_given_kernels_that_need_it(monkeypatch):
     from fugu.cuda import emulation
     from fugu.errors import ConfigError
-    from fugu.trainer import build
+    from fugu.trainer.precision import check_precision
 
     old, new = (7, 5), (8, 0)
     config = dataclasses.replace(preset("cartpole"), device="cuda", precision="tf32")
@@ -53,8 +53,8 @@ def test_a_gpu_without_tf32_is_not_given_kernels_that_need_it(monkeypatch):
             trainer.algorithm.fuse(config)
             assert (trainer.algorithm.fused is None) == (capability == old)
     trainer.source.vec.close()
-    build._check_precision(config, card)
+    check_precision("tf32", card)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: old)
     with pytest.raises(ConfigError, match="precision=tf32 needs a GPU of compute capability 8.0"):
-        build._check_precision(config, card)
-    build._check_precision(dataclasses.replace(config, precision="auto"), card)
+        check_precision("tf32", card)
+    check_precision("auto", card)

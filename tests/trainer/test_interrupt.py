@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -106,3 +109,50 @@ def test_handlers_are_as_before_afterwards():
     with Interrupt():
         assert signal.getsignal(signal.SIGINT) != before[0]
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_closed_terminal_ends_training_like_any_signal_unless_that_is_ignored(monkeypatch):
+    with Interrupt() as interrupt:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert interrupt.asked == signal.SIGHUP
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with Interrupt() as interrupt:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert interrupt.asked is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+DEAF = """
+import ctypes, sys
+from fugu.trainer.interrupt import Interrupt
+libc, lock = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+with Interrupt():
+    libc.pthread_mutex_lock(lock)
+    print("now", flush=True)
+    libc.pthread_mutex_lock(lock)  # native code that never returns, whatever signals come
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_what_is_stuck_in_native_code(number):
+    process = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "now\n"
+    main = Path(f"/proc/{process.pid}/task/{process.pid}/stat")
+    while main.read_text().rpartition(")")[2].split()[0] != "S":  # until it sleeps it could still hear
+        time.sleep(0.01)
+    process.send_signal(number)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(2)
+    process.send_signal(number)
+    assert process.wait(10) == 128 + number
+    process.stdout.close()
+
+
+def test_nothing_is_left_of_listening(no_leaks):
+    before = signal.set_wakeup_fd(-1)
+    for _ in range(3):
+        with Interrupt():
+            pass
+    assert signal.set_wakeup_fd(before) == -1

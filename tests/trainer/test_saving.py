@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import signal
-from collections import deque
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -63,13 +62,14 @@ def broken() -> None:
 
 @pytest.mark.parametrize("config", [BASE, SERIAL], ids=["native", "serial"])
 def test_a_signal_in_the_rollout_after_a_checkpoint_leaves_that_exact_one(config, tmp_path):
+    config = dataclasses.replace(config, checkpoint=CheckpointConfig(every=10))
     whole, _ = train(config, tmp_path / "whole")
     with trainer_of(config, tmp_path / "cut") as trainer:
-        in_rollout(trainer, 6, stopped)
+        in_rollout(trainer, 11, stopped)
         trainer.run(lambda metrics: None, Interrupt())
-        assert trainer.updates == 5
+        assert trainer.updates == 10
     again, _ = train(config, tmp_path / "cut", resume=checkpoint.find(tmp_path / "cut"))
-    assert again == whole[5:]
+    assert again == whole[10:]
 
 
 def test_a_signal_in_another_rollout_saves_all_that_was_learned_and_goes_on_with_new_episodes(tmp_path):
@@ -105,7 +105,7 @@ def test_a_run_whose_environment_fails_is_saved_first(asked, tmp_path):
 
 def test_a_best_score_that_could_not_be_saved_is_not_taken_for_saved(tmp_path, monkeypatch):
     with trainer_of(dataclasses.replace(BASE, checkpoint=CheckpointConfig(keep=1)), tmp_path) as trainer:
-        trainer._recent = deque([(100, 50.0)])
+        trainer.score._rounds.append((100, 5000.0))
         with monkeypatch.context() as patch:
             patch.setattr(checkpoint, "save", failing)
             with pytest.warns(RuntimeWarning, match="was not saved: no space"):

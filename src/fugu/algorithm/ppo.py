@@ -131,6 +131,8 @@ class PPO:
         if c.reward_clip is not None:
             reward = reward.clamp(-c.reward_clip, c.reward_clip)
         batch = batch.also(reward=reward)
+        if self.turns and "acts_after" in batch:
+            batch = without_open_turns(batch)
         added = self.estimates(batch)
         if self.value_scale is not None:
             now = self.value_scale.update(added["value_target"], batch["mask"], batch["value"], batch["bootstrap"])
@@ -295,6 +297,24 @@ def settled(batch: Batch, gamma: float) -> Tensor:
         after = torch.where(waits[:, t], ahead, value[:, t])
         out[:, t] = after
     return out
+
+
+def without_open_turns(batch: Batch) -> Batch:
+    """The same where no segment ends amid an agent's wait: its last action there, of which it is not known what came of it, is left
+    out, and the one before it looks ahead to the value of that turn.
+
+    The row after the segment is one on which the agent waits, so what the network says of it is nothing that was learned.
+    """
+    mask, truncated = batch["mask"], batch["truncated"]
+    ended = batch["terminated"] | truncated
+    row = torch.arange(batch.horizon, device=mask.device)
+    last, end = (torch.where(column, row, -1).amax(1) for column in (mask, ended))  # [segments]
+    is_open = ~batch["acts_after"] & ~ended[:, -1] & (last > end)
+    # in copies, so that they lie in memory as the other columns do
+    mask = mask.clone().logical_and_(~(is_open[:, None] & (row == last[:, None])))
+    truncated = truncated.clone().logical_or_(is_open[:, None] & (row == last[:, None] - 1))
+    others = {name: column for name, column in batch.columns.items() if name != "acts_after"}
+    return Batch({**others, "mask": mask, "truncated": truncated})
 
 
 def priorities(advantage: Tensor, mask: Tensor, power: float, correction: float | Tensor) -> tuple[Tensor, Tensor]:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from fugu.trainer.config import TrainConfig
 
 SEATS = 2
-TOGETHER = 256
-"""rows are kept in multiples of this, so that they fall into equal minibatches"""
 
 
 def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> SelfPlay:
@@ -289,8 +287,7 @@ def _learned_from(batch: Batch) -> Batch:
     rows would be computed for nothing."""
     mask = batch["mask"].flatten()
     rows = mask.nonzero().squeeze(1)
-    if len(rows) < TOGETHER:
+    if not len(rows):
         return batch
-    rows = rows[: len(rows) // TOGETHER * TOGETHER]
     kept = {name: column for name, column in batch.columns.items() if name not in PER_SEGMENT}
     return Batch({name: column.flatten(0, 1)[rows][:, None] for name, column in kept.items()})

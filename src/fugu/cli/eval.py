@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+from rich.text import Text
 
 from fugu.cli.options import PolicyOptions, console, parse, take_env_kwargs
 from fugu.emulation.env import cost_metric
 from fugu.emulation.place import title
 from fugu.errors import ConfigError, FuguError
+
+if TYPE_CHECKING:
+    from fugu.trainer.evaluate import Evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,30 +67,40 @@ def main(argv: list[str]) -> int:
         **result.summary(),
     }
     text = json.dumps(report, indent=1)
-    kept = run.path / f"eval-{step}{'-greedy' if options.greedy else ''}.json"
-    for path in (kept, *([Path(options.json)] if options.json not in ("", "-") else [])):
-        _write(path, text)
+    name = f"eval-{step}{'-greedy' if options.greedy else ''}.json"
+    kept: Path | None = run.path / name
+    try:
+        _write(run.folder.at / name, text)
+    except FuguError as error:  # what the episodes came to is shown all the same
+        warnings.warn(str(error), RuntimeWarning, stacklevel=1)
+        kept = None
+    actions = "most likely actions" if options.greedy else "actions drawn"
+    env = title(run.config.env, run.config.env_kwargs)
     if options.json == "-":
         print(text)
-        return 0
+    else:
+        _print(f"{run.path}: {env}, checkpoint of step {step:,}, {actions}, seed {options.seed}", result, kept)
+    if options.json not in ("", "-"):
+        _write(Path(options.json), text)
+    return 0
+
+
+def _print(heading: str, result: Evaluation, kept: Path | None) -> None:
     out = console()
-    actions = "most likely actions" if options.greedy else "actions drawn"
-    out.print(
-        f"{run.path}: {title(run.config.env, run.config.env_kwargs)}, checkpoint of step {step:,}, {actions}, seed {options.seed}"
-    )
+    out.print(Text(heading))
     out.print(f"  episodes      {result.episodes}")
     out.print(f"  mean return   {result.mean:.2f}   {result.certainty}")
     out.print(f"  lowest        {min(result.returns):.2f}")
     out.print(f"  highest       {max(result.returns):.2f}")
     out.print(f"  mean length   {sum(result.lengths) / result.episodes:.1f} steps")
     for name, mean in result.mean_costs.items():
-        out.print(f"  {'mean ' + cost_metric('cost', name, result.costs):<13} {mean:.2f}")
-    out.print(f"  written to    {kept}", soft_wrap=True)
+        out.print(Text(f"  {'mean ' + cost_metric('cost', name, result.costs):<13} {mean:.2f}"))
+    if kept is not None:
+        out.print(Text(f"  written to    {kept}"), soft_wrap=True)
     if result.cut:
         out.print(f"  cut           {_episodes(result.cut)} did not end in time, missing above", style="yellow")
     if result.unscored:
         out.print(f"  unscored      {_episodes(result.unscored)} without a return, missing above", style="yellow")
-    return 0
 
 
 def _episodes(count: int) -> str:

@@ -7,6 +7,7 @@ Exit codes: 0 fine, 1 it failed, 2 it was called wrongly, 130 Ctrl-C, 141 the re
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -48,8 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = [argument for argument in arguments if argument != "--debug"]
     else:
         warnings.formatwarning = _one_line
+    # Threads of torch that have nothing to do sleep instead of spinning, which takes the cores from environments in other processes and
+    # from whatever else the machine does. Read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if sys.stdout is None:  # closed by the caller: fugu ... >&-
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal has no letters for is no reason to end
     try:
         code = _code(arguments, debug)
         sys.stdout.flush()  # a reader that has gone, or a full disk, shows here at the latest
@@ -58,10 +64,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         _forget_output()
         return 141
     except OSError as error:
-        if not _output_fails():
-            raise
-        _forget_output()
-        _complain(f"the output cannot be written: {error.strerror}")
+        if error.filename is None and _output_fails():
+            _forget_output()
+            _complain(f"the output cannot be written: {error.strerror}")
+        else:
+            if debug:
+                traceback.print_exc()
+            place = "" if error.filename is None else f"{error.filename}: "
+            _complain(place + (error.strerror or str(error) or type(error).__name__))
         return 1
 
 
@@ -90,7 +100,10 @@ def _run(arguments: list[str]) -> int:
     for words in (1, 2):
         name = " ".join(arguments[:words])
         if name in COMMANDS:
-            here = str(Path.cwd())
+            try:
+                here = str(Path.cwd())
+            except OSError as error:
+                raise FuguError(f"the current folder: {error.strerror}") from None
             if here not in sys.path:
                 sys.path.append(here)  # for module:Class, as with python -m
             return importlib.import_module(COMMANDS[name][0]).main(arguments[words:])

@@ -37,7 +37,8 @@ def main(argv: list[str]) -> int:
         raise ConfigError("--native and --multi do not go together; the header says how to have several agents")
     if path.suffix != (suffix := ".h" if options.native else ".py"):
         kind = "C++ header" if options.native else "Python file"
-        raise ConfigError(f"{options.path!r} must be a {kind}; try {path.with_suffix(suffix)}")
+        example = path.with_suffix(suffix) if path.name.strip(".") else path / f"my_env{suffix}"
+        raise ConfigError(f"{options.path!r} must be the name of a {kind}; try {example}")
     name = options.name or "".join(word.capitalize() for word in path.stem.replace("-", "_").split("_"))
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ConfigError(f"{name!r} cannot be the name of a class; choose one with --name MyEnv")

@@ -28,7 +28,8 @@ def main(argv: list[str]) -> int:
     options = parse(Options, "new policy", argv)
     path = Path(options.path)
     if path.suffix != ".py":
-        raise ConfigError(f"{options.path!r} must be a Python file; try {path.with_suffix('.py')}")
+        example = path.with_suffix(".py") if path.name.strip(".") else path / "my_policy.py"
+        raise ConfigError(f"{options.path!r} must be the name of a Python file; try {example}")
     if not options.name.isidentifier() or keyword.iskeyword(options.name):
         raise ConfigError(f"{options.name!r} cannot be the name of a class; choose one with --name Net")
     try:

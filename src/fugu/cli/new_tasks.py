@@ -41,7 +41,11 @@ def main(argv: list[str]) -> int:
     options = parse(Options, "new tasks", argv)
     if options.count < 1:
         raise ConfigError(f"--count {options.count} must be at least 1")
+    if not options.path:
+        raise ConfigError("FILE must be the name of a file; try tasks.jsonl")
     paths = [Path(each) for each in (options.path, options.completions) if each]
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise ConfigError(f"--completions {options.completions} is where the tasks go; choose another file")
     for path in paths:
         if path.exists() and not options.force:
             raise FuguError(f"{path} exists; --force replaces it")
@@ -53,9 +57,8 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         raise FuguError(f"{error.filename} cannot be written: {error.strerror}") from None
     out = console()
-    out.print(
-        f"{len(tasks)} tasks of level {options.level} in {paths[0]}; the first asks for: {tasks[0].prompt}", soft_wrap=True
-    )
+    first = f"{len(tasks)} tasks of level {options.level} in {paths[0]}; the first asks for: {tasks[0].prompt}"
+    out.print(Text(first), soft_wrap=True)
     if options.completions:
         out.print(Text(f"next: fugu judge {shlex.join(map(str, paths))}"), soft_wrap=True)
     return 0

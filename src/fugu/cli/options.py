@@ -7,10 +7,12 @@ import contextlib
 import dataclasses
 import difflib
 import io
+import math
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 import tyro
 from rich.console import Console
@@ -106,14 +108,29 @@ def take_value(argv: list[str], flag: str, example: str = "") -> tuple[list[str]
     return rest, value
 
 
+def take_word(argv: list[str], kind: type) -> tuple[list[str], str | None]:
+    """Take the first word that is no value of a flag of ``kind`` out of ``argv``: (the rest, the word or None)."""
+    values = 0.0  # that the flag before may still have
+    for at, word in enumerate(argv):
+        if word.startswith("--") and word not in ("--", "--help"):
+            name, equals, _ = word[2:].partition("=")
+            hint = field_type(kind, _find_flag(name, kind)[0])
+            values = 0 if equals or hint is bool else math.inf if get_origin(hint) in (tuple, Mapping) else 1
+        elif values:
+            values -= 1
+        elif not word.startswith("-") and word.lower() not in SWITCH:
+            return argv[:at] + argv[at + 1 :], word
+    return argv, None
+
+
 SWITCH = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False, "1": True, "0": False}
 
 
 def full_names(argv: list[str], kind: type) -> list[str]:
     """Flags by their whole name: ``--learning-rate`` becomes ``--optimizer.learning-rate`` where no other field is called that.
 
-    ``--no-share`` and ``--share false`` become ``--policy.no-share``, ``1e6`` becomes ``1000000``, which is also a whole number. A flag
-    nobody knows is a ConfigError with the nearest ones.
+    ``--no-share`` and ``--share false`` become ``--policy.no-share``, ``1e6`` becomes ``1000000``, which is also a whole number, and
+    ``none`` becomes ``None`` where it stands for no number. A flag nobody knows is a ConfigError with the nearest ones.
     """
     out: list[str] = []
     todo = list(argv)
@@ -124,7 +141,8 @@ def full_names(argv: list[str], kind: type) -> list[str]:
             continue
         name, equals, value = argument[2:].partition("=")
         path, negated = _find_flag(name, kind)
-        if field_type(kind, path) is bool:
+        hint = field_type(kind, path)
+        if hint is bool:
             if not equals and todo and todo[0].lower() in SWITCH:
                 value = todo.pop(0)
             if (equals or value) and value.lower() not in SWITCH:
@@ -132,7 +150,9 @@ def full_names(argv: list[str], kind: type) -> list[str]:
             off = negated != (not SWITCH.get(value.lower(), True))
             out.append("--" + _flag((*path[:-1], f"no_{path[-1]}" if off else path[-1])))
         else:
-            out.append(f"--{_flag(path)}{equals}{_whole(value)}")
+            out.append(f"--{_flag(path)}{equals}{_value(value, hint)}")
+            if todo and not equals:
+                todo[0] = _value(todo[0], hint)
     return out
 
 
@@ -163,6 +183,11 @@ def console() -> Console:
 
 def _flag(path: tuple[str, ...]) -> str:
     return ".".join(path).replace("_", "-")
+
+
+def _value(text: str, hint: Any) -> str:
+    optional = type(None) in get_args(hint) and set(get_args(hint)) <= {int, float, bool, type(None)}
+    return "None" if optional and text.lower() == "none" else _whole(text)
 
 
 def _whole(text: str) -> str:

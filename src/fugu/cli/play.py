@@ -6,6 +6,7 @@ Where the output is no terminal, a plain line is printed per step.
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -68,7 +69,7 @@ def main(argv: list[str]) -> int:
 
 
 def _screen() -> Screen | None:
-    if not sys.stdout.isatty():
+    if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         return None
     from fugu.cli.screen import Screen
 

@@ -38,5 +38,5 @@ def main(argv: list[str]) -> int:
 
     folders = {folder.path.resolve(): folder for folder in (store.find(text, options.runs) for text in options.run)}
     path = plot(list(folders.values()), options.out or None, metrics=options.metric, x=options.x, smooth=options.smooth)
-    console().print(str(path), soft_wrap=True)
+    console().print(str(path), soft_wrap=True, markup=False, highlight=False)
     return 0

@@ -5,13 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fugu.cli.options import console, parse
 
+if TYPE_CHECKING:
+    from fugu.run.overview import Overview
+
 STYLES = {"running": "cyan", "done": "green", "interrupted": "yellow", "diverged": "red", "damaged": "red"}
+LEFT_OUT = ("best", "steps/s", "of", "env", "age", "steps", "last return")
+"""columns that a narrow terminal goes without, in this order"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,32 +41,43 @@ def main(argv: list[str]) -> int:
         return 0
     out = console()
     if not found:
-        out.print(f"there is no run in {options.runs} yet: fugu train ENV makes one")
+        out.print(Text(f"there is no run in {options.runs} yet: fugu train ENV makes one"))
         return 0
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("name", no_wrap=True)
-    table.add_column("env", no_wrap=True)
-    for title in ("steps", "of", "last return", "best", "steps/s"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("state")
-    table.add_column("age", justify="right")
-    for one in found:
-        table.add_row(
-            one.name,
-            one.env or "?",
-            _count(one.steps),
-            _count(one.steps_asked),
-            _number(one.last_return),
-            _number(one.best_return),
-            _count(one.steps_per_second),
-            Text(one.state, style=STYLES[one.state]),
-            _span(one.age),
-        )
-    out.print(table)
+    _print_table(out, [_row(one) for one in found])
     for one in found:
         if one.problem is not None:
             out.print(Text(f"{one.name}: {one.problem}", style="red"), soft_wrap=True)
     return 0
+
+
+def _row(one: Overview) -> dict[str, Text]:
+    return {
+        "name": Text(one.name),
+        "env": Text(one.env or "?"),
+        "steps": Text(_count(one.steps)),
+        "of": Text(_count(one.steps_asked)),
+        "last return": Text(_number(one.last_return)),
+        "best": Text(_number(one.best_return)),
+        "steps/s": Text(_count(one.steps_per_second)),
+        "state": Text(one.state, style=STYLES[one.state]),
+        "age": Text(_span(one.age)),
+    }
+
+
+def _print_table(out: Console, rows: list[dict[str, Text]]) -> None:
+    """As many columns as the terminal has room for, each of them whole."""
+    titles = list(rows[0])
+    widths = {title: max(len(title), *(row[title].cell_len for row in rows)) + 2 for title in titles}  # and two spaces
+    for title in LEFT_OUT:
+        if out.is_terminal and sum(widths[t] for t in titles) - 2 > out.width:
+            titles.remove(title)
+    out.width = max(out.width, sum(widths[t] for t in titles))  # a name that is longer goes on in the next line
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        table.add_column(title, justify="left" if title in ("name", "env", "state") else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[title] for title in titles))
+    out.print(table)
 
 
 def _count(value: float | None) -> str:

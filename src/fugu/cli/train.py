@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import tyro
 from rich.text import Text
 
-from fugu.cli.options import console, full_names, literal, read, take_env_kwargs, take_value
+from fugu.cli.options import console, full_names, literal, read, take_env_kwargs, take_value, take_word
 from fugu.errors import ConfigError
 from fugu.trainer.config import TrainConfig, refuse_unread
 from fugu.vector.config import VectorConfig
@@ -41,13 +41,16 @@ def main(argv: list[str]) -> int:
     argv, named = take_value(argv, "--env", "cartpole")
     argv, env_kwargs = take_env_kwargs(argv)
     help_asked = any(word in ("-h", "--help") for word in argv)
-    name = argv.pop(0) if argv and not argv[0].startswith("-") else named
+    argv, name = take_word(argv, TrainConfig)
+    name = named if name is None else name
     if named not in (None, name):
         raise ConfigError(f"fugu train {name} --env {named}: which of the two?")
     if help_asked:
         print(USAGE)
     elif not name and resumed is None:
-        raise ConfigError("fugu train ENV: which environment? For example: fugu train cartpole. fugu list shows what there is")
+        raise ConfigError(
+            "fugu train ENV: which environment? It comes first: fugu train cartpole. fugu list shows what there is"
+        )
     if name is not None and resumed is not None:
         raise ConfigError(f"fugu train {name} --resume {resumed}: a run knows its environment; leave {name} out")
     runs = Path(root or "runs")

@@ -42,5 +42,5 @@ def main(argv: list[str]) -> int:
         scale=options.scale,
         env_kwargs=env_kwargs,
     )
-    console().print(str(path), soft_wrap=True)
+    console().print(str(path), soft_wrap=True, markup=False, highlight=False)
     return 0

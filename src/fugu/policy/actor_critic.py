@@ -7,6 +7,7 @@ and the memory after the last row. Without a memory ``state_size`` is 0 and the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from gymnasium import spaces as gs
 from torch import Tensor, nn
 
 from fugu.cuda.linear import takes_half
+from fugu.cuda.use import ready
 from fugu.errors import ConfigError
 from fugu.native import native
 from fugu.policy.choices import Drawn, Judged
@@ -28,6 +30,8 @@ from fugu.policy.recurrent import LSTM, MinGRU
 from fugu.rollout.batch import flat, time_major, unflat
 from fugu.spaces import Layout
 from fugu.spaces.views import leaf_tensors
+
+Advance = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Output(NamedTuple):
@@ -86,10 +90,10 @@ class ActorCritic(nn.Module):
     @property
     def computed_natively(self) -> bool:
         """Whether nearly all of the work is done by the kernels of ``kernels.py``."""
-        parts = isinstance(self.net, DefaultNet) and self.net.trunk.activation in NATIVE_ACTIVATIONS
-        plain = not any(isinstance(module, nn.Conv1d | nn.Conv2d | MinGRU) for module in self.modules())
+        if native is None or not isinstance(self.net, DefaultNet) or isinstance(self.core, MinGRU):
+            return False
         on_cpu = next(self.parameters()).device.type == "cpu"
-        return native is not None and on_cpu and parts and plain
+        return on_cpu and self.net.trunk.activation in NATIVE_ACTIVATIONS and not self.net.encoder.convolves
 
     def initial_state(self, n: int, device: torch.device | str | None = None) -> Tensor:
         """``[n, state_size]``: the memory at the start of an episode."""
@@ -121,7 +125,7 @@ class ActorCritic(nn.Module):
         if self.core is None:
             params, value = self._whole(obs)
         else:
-            hidden, state = self.core.step(self.net.encode(self.structured(obs)), state, first)
+            hidden, state = self._remember(self.core.step, self.net.encode(self.structured(obs)), state, first)
             params, value = self.net.decode(hidden)
         return Output(params, value.reshape(first.shape), state)
 
@@ -132,13 +136,13 @@ class ActorCritic(nn.Module):
             return Output(unflat(params, first, by_time), unflat(value.reshape(-1), first, by_time), state)
         if self.core.takes_segments(obs.device):
             hidden = self.net.encode(self.structured(obs.flatten(0, 1))).unflatten(0, first.shape)
-            out, state = self.core.sequence(hidden, state, first)
+            out, state = self._remember(self.core.sequence, hidden, state, first)
             params, value = self.net.decode(out.flatten(0, 1))
             return Output(params.unflatten(0, first.shape), value.reshape(first.shape), state)
         # this core goes row by row, so rows of one time lie together from here on; its transposing back costs nothing then
         times = first.t().shape
         hidden = self._encoded(obs.transpose(0, 1))  # [T, B, hidden_size]
-        out, state = self.core.sequence(hidden.transpose(0, 1), state, first)
+        out, state = self._remember(self.core.sequence, hidden.transpose(0, 1), state, first)
         params, value = self.net.decode(out.transpose(0, 1).flatten(0, 1))
         return Output(params.unflatten(0, times).transpose(0, 1), value.reshape(times).t(), state)
 
@@ -148,6 +152,14 @@ class ActorCritic(nn.Module):
         if reads_rows and obs.dim() == 3 and takes_half(obs, *self.net.trunk.parameters()):
             return self.net.trunk(obs)  # wherever they lie: that saves a copy
         return self.net.encode(self.structured(obs.flatten(0, 1))).unflatten(0, obs.shape[:2])
+
+    def _remember(self, advance: Advance, hidden: Tensor, state: Tensor | None, first: Tensor) -> tuple[Tensor, Tensor]:
+        """``core.step`` or ``core.sequence``; on a CPU always in float32, which the kernels of a memory compute there."""
+        assert state is not None
+        if not self.in_bf16 or ready(state):
+            return advance(hidden, state, first)
+        with torch.autocast("cpu", enabled=False):
+            return advance(hidden.float(), state, first)
 
     def _whole(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Parameters and values of ``rows [N, *row]`` without a core between encoder and heads."""

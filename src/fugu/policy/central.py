@@ -153,7 +153,7 @@ class Critic(nn.Module):
         """whether rows of all agents of a world come side by side"""
         self.copies = agents if self.joined else 1
         width = self.encoder.size * self.copies + (agents if told else 0)
-        self.trunk = MLP(width, config.hidden, config.activation)
+        self.trunk = MLP(width, config.hidden, config.activation, natively=not self.encoder.convolves)
         self.head = orthogonal(Linear(config.hidden[-1] if config.hidden else width, 1), VALUE_GAIN)
         names = [f"{copy} {i}" for copy in range(self.copies) for i, leaf in enumerate(layout.leaves) if is_real(leaf)]
         self.moments = nn.ModuleDict(

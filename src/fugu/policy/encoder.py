@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from gymnasium import spaces as gs
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fugu.policy.layers import orthogonal
 from fugu.spaces import Layout, Leaf
@@ -47,6 +48,7 @@ class Encoder(nn.Module):
         self.parts = nn.ModuleList(_part(leaf, embedding, kinds) for leaf in layout.leaves)
         self.size = sum(width(part, leaf) for part, leaf in zip(self.parts, layout.leaves, strict=True))
         """features of one row"""
+        self.convolves = any(isinstance(module, nn.Conv1d | nn.Conv2d) for module in self.parts.modules())
 
     def forward(self, leaves: Sequence[Tensor]) -> Tensor:
         if len(self.parts) == 1:
@@ -202,12 +204,24 @@ class Image(nn.Module):
         assert isinstance(leaf.space, gs.Box)
         self.last = _channels_last(leaf.shape)
         low, scale = (float(bound.flat[0]) if np.ptp(bound) == 0 else bound for bound in _scaling(leaf.space))
+        self.from_zero = isinstance(low, float) and isinstance(scale, float) and low == 0
         self.register_buffer("low", torch.as_tensor(low, dtype=torch.float32), persistent=False)
         self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
         self.net = _convolutions(_channels(leaf.shape), min(_sides(leaf.shape)))
 
     def forward(self, leaf: Tensor) -> Tensor:
-        return self.net(_channels_first((leaf.float() - self.low) * self.scale, self.last))
+        if not (leaf.is_cpu and self.from_zero):
+            return self.net(_channels_first((leaf.float() - self.low) * self.scale, self.last))
+        # A CPU is faster with the channels of a pixel side by side, and with weights that are scaled instead of all the pixels. Bytes
+        # are exact in bfloat16 too.
+        dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
+        first, *others = self.net
+        assert isinstance(first, nn.Conv2d)
+        hidden = _channels_first(leaf, self.last).to(dtype).contiguous(memory_format=torch.channels_last)
+        hidden = F.conv2d(hidden, first.weight * self.scale, first.bias, first.stride, first.padding)
+        for layer in others:
+            hidden = layer(hidden)
+        return hidden
 
 
 class Grid(nn.Module):
@@ -242,7 +256,7 @@ def _stack(channels: int, shapes: Sequence[tuple[int, int, int, int]]) -> nn.Seq
     """Convolutions of (filters, kernel, stride, padding), flattened at the end."""
     layers: list[nn.Module] = []
     for filters, kernel, stride, padding in shapes:
-        layers += [orthogonal(nn.Conv2d(channels, filters, kernel, stride, padding)), nn.ReLU()]
+        layers += [orthogonal(nn.Conv2d(channels, filters, kernel, stride, padding)), nn.ReLU(inplace=True)]
         channels = filters
     return nn.Sequential(*layers, nn.Flatten())
 

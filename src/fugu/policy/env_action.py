@@ -5,7 +5,7 @@ layout, every value inside its space:
 
     Discrete, MultiDiscrete    the choice plus the space's start
     MultiBinary                the bit
-    Box, finite bounds         low + (raw + 1) / 2 * (high - low), clipped: raw -1 is low, raw 1 is high
+    Box, bounds below 1e30     low + (raw + 1) / 2 * (high - low), clipped: raw -1 is low, raw 1 is high
     Box, otherwise             raw, clipped to whichever bound there is
 
 Numbers for a Box of integers are rounded to the nearest.
@@ -24,6 +24,9 @@ from torch import Tensor, nn
 from fugu.errors import SpaceError
 from fugu.spaces import Layout, Leaf
 from fugu.spaces.views import TORCH_DTYPES, write_leaves
+
+UNBOUNDED = 1e30
+"""size from which a bound is one in name only, such as the largest float: as a unit of actions it would be of no use"""
 
 
 class EnvAction(nn.Module):
@@ -76,7 +79,8 @@ class EnvAction(nn.Module):
         space = leaf.space
         assert isinstance(space, gs.Box)
         low, high = space.low.ravel().astype(np.float64), space.high.ravel().astype(np.float64)
-        bounded = space.bounded_below.ravel() & space.bounded_above.ravel() & np.isfinite(low) & np.isfinite(high)
+        finite = (np.abs(low) < UNBOUNDED) & (np.abs(high) < UNBOUNDED)
+        bounded = space.bounded_below.ravel() & space.bounded_above.ravel() & finite
         with np.errstate(all="ignore"):
             scale = np.where(bounded, high / 2 - low / 2, 1.0)
             shift = np.where(bounded, high / 2 + low / 2, 0.0)

@@ -29,11 +29,19 @@ MAX_LAYERS = 4
 # Small MLPs ------------------------------------------------------------------------------------------------------------------------
 
 
-def mlp(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activation: str, *, last: str | None = None) -> Tensor:
+def mlp(
+    x: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    activation: str,
+    *,
+    last: str | None = None,
+    natively: bool = True,
+) -> Tensor:
     """Layers ``activation(x @ weight.T + bias)`` of ``x`` [rows, inputs], one after the other -> [rows, width of the last].
 
     ``weights`` are [outputs, inputs], as in ``nn.Linear``. ``last`` is the activation of the last layer, where it is another one:
-    "none" makes the last layer a linear head.
+    "none" makes the last layer a linear head. ``natively``: whether a CPU may use the native core.
     """
     activations = [activation] * (len(weights) - 1) + [last or activation]
     if takes_half(x, *weights, *biases):
@@ -43,7 +51,7 @@ def mlp(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activati
     known = (
         all(name in ACTIVATIONS for name in activations) and 1 <= len(weights) <= MAX_LAYERS and "none" not in activations[:-1]
     )
-    if not (known and can_use_native(x, *weights, *biases)):
+    if not (natively and known and can_use_native(x, *weights, *biases)):
         return mlp_reference(x, weights, biases, activation, last=last)
     numbers = [ACTIVATIONS[name] for name in activations]
     if _needs_grad(x, *weights, *biases):

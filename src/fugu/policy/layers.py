@@ -33,9 +33,11 @@ Layer = TypeVar("Layer", bound=nn.Linear | nn.Conv1d | nn.Conv2d)
 class MLP(nn.Module):
     """``[rows, size_in]`` -> ``[rows, hidden[-1]]``, an activation after every layer; without layers the input itself."""
 
-    def __init__(self, size_in: int, hidden: Sequence[int], activation: str) -> None:
+    def __init__(self, size_in: int, hidden: Sequence[int], activation: str, *, natively: bool = True) -> None:
+        """``natively``: by kernels of our own on a CPU. They are for many rows of few numbers; what comes out of convolutions is the
+        opposite, and torch is faster with it."""
         super().__init__()
-        self.activation = activation
+        self.activation, self.natively = activation, natively
         sizes = [size_in, *hidden]
         self.layers = nn.ModuleList(orthogonal(nn.Linear(i, o)) for i, o in pairwise(sizes))
 
@@ -46,7 +48,7 @@ class MLP(nn.Module):
             return x
         weights, biases = [layer.weight for layer in linear], [layer.bias for layer in linear]
         last = None if head is None else "none"
-        return mlp(x, weights, biases, self.activation, last=last)
+        return mlp(x, weights, biases, self.activation, last=last, natively=self.natively)
 
 
 def orthogonal(layer: Layer, gain: float = HIDDEN_GAIN) -> Layer:

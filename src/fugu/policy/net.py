@@ -27,9 +27,10 @@ class DefaultNet(nn.Module):
         super().__init__()
         distribution = Distribution(action_space)
         self.encoder = Encoder(Layout(observation_space), config.embedding, config.kinds)
-        self.trunk = MLP(self.encoder.size, config.hidden, config.activation)
+        natively = not self.encoder.convolves
+        self.trunk = MLP(self.encoder.size, config.hidden, config.activation, natively=natively)
         width = config.hidden[-1] if config.hidden else self.encoder.size
-        self.value_trunk = None if config.share else MLP(self.encoder.size, config.hidden, config.activation)
+        self.value_trunk = None if config.share else MLP(self.encoder.size, config.hidden, config.activation, natively=natively)
         self.hidden_size = width if config.share else 2 * width
         features = config.core_size if config.core != "none" else width
         free = distribution.reals if config.std == "free" else 0

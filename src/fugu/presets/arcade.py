@@ -55,5 +55,13 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     "snake": lambda: _arcade("snake", vector=VectorConfig(num_envs=64)),
     "tetris": lambda: _arcade("tetris"),
     "maze": lambda: _arcade("maze", policy=PolicyConfig(hidden=(128,), activation="relu", core="mingru", core_size=128)),
-    "connect4": lambda: _arcade("connect4", vector=VectorConfig(num_envs=256)),
+    # Many games at once, and play that stays varied for long: two who know each other see few boards, and strangers lead to others.
+    "connect4": lambda: _arcade(
+        "connect4",
+        steps=3_000_000,
+        horizon=16,
+        vector=VectorConfig(num_envs=1024),
+        ppo=PPOConfig(normalize_value=True, entropy_coef=0.03, entropy_final=0.0),
+        optimizer=OptimizerConfig(learning_rate=1e-3),
+    ),
 }

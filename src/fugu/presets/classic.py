@@ -58,7 +58,7 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     "acrobot": lambda: _classic("acrobot"),
     "mountain_car": lambda: _classic("mountain_car", steps=4_000_000),
     "pendulum": lambda: _classic("pendulum", ppo=PENDULUM),
-    "CartPole-v1": lambda: _cartpole("CartPole-v1", **PYTHON, steps=300_000),
+    "CartPole-v1": lambda: _cartpole("CartPole-v1", minibatch=256, steps=300_000),
     "Acrobot-v1": lambda: _classic("Acrobot-v1", **PYTHON, steps=500_000),
     "MountainCar-v0": lambda: _classic("MountainCar-v0", **PYTHON, steps=1_500_000),
     "Pendulum-v1": lambda: _classic("Pendulum-v1", **PYTHON, steps=500_000, ppo=PENDULUM),

@@ -25,12 +25,16 @@ from fugu.cuda.gather import COLUMNS, gather, lies_by_steps
 from fugu.cuda.use import ready
 
 PER_SEGMENT = frozenset(
-    {"state", "bootstrap", "bootstrap_now", "cost_bootstrap", "priority", "importance", "agent", "group", "score", "round"}
+    {
+        *("state", "bootstrap", "bootstrap_now", "cost_bootstrap", "acts_after"),
+        *("priority", "importance", "agent", "group", "score", "round"),
+    }
 )
 """state: of the recurrent core before the first row; bootstrap: value of the observation after the last row, cost_bootstrap: what is
 expected to be paid from there on; bootstrap_now, and value_now for rows: what the network said there, in the units that values have
-since ``prepare``; priority: how likely a segment is drawn; importance: what a segment drawn by priority counts for;
-agent: which one of its world a segment belongs to; group, score, round: see ``episodes.py``"""
+since ``prepare``; acts_after: mask of the row after the last, where agents may wait for each other; priority: how likely a
+segment is drawn; importance: what a segment drawn by priority counts for; agent: which one of its world a segment
+belongs to; group, score, round: see ``episodes.py``"""
 
 BOOTSTRAPS = {"value": "bootstrap", "cost_value": "cost_bootstrap"}
 """what a policy says of rows and is also asked of the row after the last one -> the column that keeps that"""

@@ -48,6 +48,8 @@ class Slab:
     """[agents, costs]; None: nobody foretells them"""
     acted: dict[str, Tensor] = field(default_factory=dict)
     """what the policy did, by column: [horizon, agents, ...]"""
+    team: bool = False
+    """whether there are several agents in a world, who may wait for each other"""
 
     @classmethod
     def zeros(
@@ -116,6 +118,8 @@ class Slab:
             seen["state"] = first_state
         if self.cost_bootstrap is not None:
             seen["cost_bootstrap"] = self.cost_bootstrap
+        if self.team:
+            seen["acts_after"] = self.mask[-1]
         return Batch({**seen, "bootstrap": self.bootstrap})
 
 
@@ -133,6 +137,7 @@ class DeviceRollout:
         self.whole = whole
         costs = len(vec.spec.costs)
         self.slab = Slab.zeros(vec.obs_layout, vec.num_agents, vec.num_choices, horizon, vec.device, columns, costs)
+        self.slab.team = vec.spec.num_agents > 1
         self._state = torch.zeros((vec.num_agents, state_size), device=vec.device) if state_size else None
         self._first_state = torch.zeros((vec.num_agents, state_size), device=vec.device) if state_size else None
 

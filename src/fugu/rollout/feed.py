@@ -50,6 +50,7 @@ class Feed(Saved):
         self._clock = clock or (lambda _: nullcontext())
         choices = vec.num_choices if vec.masks_actions else 0
         self.slab = Slab.zeros(vec.obs_layout, vec.num_agents, choices, horizon, device, columns, len(vec.spec.costs))
+        self.slab.team = vec.spec.num_agents > 1
         layout = vec.action_layout
         self._pinned = Pinned(vec.memory) if device.type == "cuda" else None
         """kept so that the memory stays pinned"""

@@ -132,6 +132,8 @@ class OnPolicy(Saved):
         """columns the policy fills, where the learner is; made when the first act shows what they are"""
         self._bootstraps: dict[str, Tensor] = {"bootstrap": torch.zeros(segments, device=self.device)}
         """what the policy says of the row after the last one, by column"""
+        self._acts_after = torch.zeros(segments, dtype=torch.bool) if vec.spec.num_agents > 1 else None
+        """mask of that row, which is of interest where agents may wait for each other"""
         self._state = torch.zeros((agents, state_size), device=self.device) if state_size else None
         self._first_state = torch.zeros((segments, state_size), device=self.device) if state_size else None
         self._time = {group.start: 0 for group in vec.groups}
@@ -175,6 +177,8 @@ class OnPolicy(Saved):
             columns["action_mask"] = self._action_mask
         if self._first_state is not None:
             columns["state"] = self._first_state
+        if self._acts_after is not None:
+            columns["acts_after"] = self._acts_after
         return Batch(columns)
 
     def _act(self, rows: Rows, act: Actor) -> None:
@@ -206,7 +210,7 @@ class OnPolicy(Saved):
             for name, column in done.columns.items():
                 self._column(name, column)[segments, t] = column
             if t == 0 and time:  # the row after the last one of the pass before
-                self._keep_values(group, time - 1, done.columns)
+                self._keep_after(rows, time - 1, done.columns)
         self._time[group.start] = time + 1
 
     def _write_outcome(self, rows: Rows, time: int) -> None:
@@ -225,11 +229,13 @@ class OnPolicy(Saved):
         with self._clock("inference"):
             state = None if self._state is None else self._state[rows.agents]
             obs, first, action_mask = self._inputs(rows)
-            self._keep_values(rows.agents, self.passes * self.horizon - 1, act(obs, state, first, action_mask).columns)
+            self._keep_after(rows, self.passes * self.horizon - 1, act(obs, state, first, action_mask).columns)
 
-    def _keep_values(self, group: slice, time: int, said: Mapping[str, Tensor]) -> None:
-        """``said`` is of the row after the one at ``time``."""
-        segments = self._where(group, time)[0]
+    def _keep_after(self, rows: Rows, time: int, said: Mapping[str, Tensor]) -> None:
+        """``rows``, and what is ``said`` of them, come after the one at ``time``."""
+        segments = self._where(rows.agents, time)[0]
+        if self._acts_after is not None:
+            self._acts_after.numpy()[segments] = rows.mask
         for name, column in BOOTSTRAPS.items():
             if name not in said:
                 continue

@@ -46,6 +46,8 @@ class Header:
     device: str = "cpu"
     native: bool = False
     """whether the environments are stepped by native threads"""
+    half: bool = False
+    """whether bfloat16 would make the update faster"""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,9 @@ def limits(metrics: Mapping[str, float], header: Header) -> str:
         "copy": "smaller observations (uint8 instead of float), fewer environments per batch",
         "rollout": "more environments, or a smaller network",
         "advantage": "larger batches",
-        "update": "fewer epochs, larger minibatches, a smaller network" + (" or a GPU" if header.device == "cpu" else ""),
+        "update": ("--precision bf16, " if header.half else "")
+        + "fewer epochs, larger minibatches, a smaller network"
+        + (" or a GPU" if header.device == "cpu" else ""),
         "other": "log, evaluate or save less often",
     }
     return f"{phase} {shares[phase]:.0%} of the time: {advice[phase]}"

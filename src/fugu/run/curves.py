@@ -43,7 +43,8 @@ def plot(
     metrics = (metrics,) if isinstance(metrics, str) else metrics
     target = Path(path) if path is not None else (folders[0].path if len(folders) == 1 else Path()) / "curves.png"
     if target.suffix.lower() not in KINDS:
-        raise ConfigError(f"a plot is a {', '.join(KINDS)} file, got {str(target)!r}; try {target.with_suffix('.png')}")
+        example = target.with_suffix(".png") if target.name.strip(".") else target / "curves.png"
+        raise ConfigError(f"a plot is a {', '.join(KINDS)} file, got {str(target)!r}; try {example}")
     drawn = _curves(folders, tuple(dict.fromkeys(metrics or _usual(folders))), x)
     bounds = {metric: _limits(folders, metric) for metric in drawn}
     try:

@@ -142,6 +142,5 @@ def _reached(target: float | None, checkpoint: Path | None) -> bool:
     """Whether the run ended because its mean return reached ``target``."""
     if target is None or checkpoint is None:
         return False
-    recent = json.loads((checkpoint / "state.json").read_bytes())["recent"]
-    episodes = sum(count for count, _ in recent)
-    return bool(episodes) and sum(count * mean for count, mean in recent) / episodes >= target
+    score = json.loads((checkpoint / "state.json").read_bytes()).get("score")
+    return score is not None and score["mean"] is not None and score["mean"] >= target

@@ -53,7 +53,8 @@ class Player:
             self.algorithm = make_algorithm(config, self.vec, self.device)
             self.policy = self.algorithm.modules["policy"]
             saved = checkpoint.load(path)
-            self.policy.load_state_dict(saved.tensors["policy"])
+            with checkpoint.fitting_into(path):
+                self.policy.load_state_dict(saved.tensors["policy"])
             self.step = saved.step
         except BaseException:
             self.vec.close()

@@ -8,11 +8,12 @@ import json
 import math
 import os
 import re
+import shutil
 import struct
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,42 +32,48 @@ class RunError(FuguError, RuntimeError):
 @dataclass(frozen=True)
 class RunFolder:
     path: Path
+    """as it was named, for people to read"""
+    at: Path = field(init=False, compare=False)
+    """where that is, whatever folder an environment, a policy or the program goes to later"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "at", self.path.absolute())
 
     @property
     def name(self) -> str:
-        return self.path.resolve().name
+        return self.at.resolve().name
 
     @property
     def config(self) -> Path:
-        return self.path / "config.toml"
+        return self.at / "config.toml"
 
     @property
     def metrics(self) -> Path:
         """what the config and the seed decide: the same, byte for byte, each time"""
-        return self.path / "metrics.jsonl"
+        return self.at / "metrics.jsonl"
 
     @property
     def timing(self) -> Path:
         """what the machine decides: speed, time, memory"""
-        return self.path / "timing.jsonl"
+        return self.at / "timing.jsonl"
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return self.at / "checkpoints"
 
     @property
     def diverged(self) -> Path:
         """the minibatch on which the training came to NaN, if that is how it ended"""
-        return self.path / "diverged.safetensors"
+        return self.at / "diverged.safetensors"
 
     @property
     def videos(self) -> Path:
-        return self.path / "videos"
+        return self.at / "videos"
 
     @property
     def events(self) -> Path:
         """what TensorBoard reads"""
-        return self.path / "events"
+        return self.at / "events"
 
     def read_metrics(self) -> list[dict[str, float]]:
         """The lines of ``metrics.jsonl``, oldest first; a number that was not finite is nan."""
@@ -75,6 +82,12 @@ class RunFolder:
     def read_timing(self) -> list[dict[str, float]]:
         return read_lines(self.timing)
 
+    def discard_if_empty(self) -> None:
+        """Remove the folder of a run that ended before there was anything to keep: it would be the latest one, and of no use."""
+        lines = self.metrics.exists() and self.metrics.stat().st_size
+        if not (lines or self.checkpoints.exists() or self.diverged.exists()):
+            shutil.rmtree(self.at, ignore_errors=True)
+
     @property
     def locked(self) -> bool:
         """Whether another process trains this run. Only asks: taking the lock to find out could get in that process's way."""
@@ -82,7 +95,7 @@ class RunFolder:
             "hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0
         )  # struct flock: kind, from where, start, length, pid
         try:
-            with open(self.path / ".lock", "rb+") as file:
+            with open(self.at / ".lock", "rb+") as file:
                 answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)
         except OSError:
             return False
@@ -91,12 +104,12 @@ class RunFolder:
     @property
     def started(self) -> float:
         """When, in seconds since 1970: by the time in the name, or of the config if someone gave it another name."""
-        return _started(self.path)[0]
+        return _started(self.at)[0]
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Held while a process trains this run; RunError if another one does. It ends with the process that holds it."""
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self.at / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock: that would live on in forked workers

@@ -15,7 +15,7 @@ from typing import Any
 from fugu.config import fitting, override, to_toml
 from fugu.cuda import failure
 from fugu.emulation.place import from_anywhere, title
-from fugu.errors import ConfigError, FuguError
+from fugu.errors import ConfigError, FuguError, raised
 from fugu.presets import preset
 from fugu.run import store
 from fugu.run.dashboard import Dashboard, Header
@@ -29,6 +29,7 @@ from fugu.trainer.config import TrainConfig, refuse_unread
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.loop import Trainer
+from fugu.trainer.precision import would_gain
 from fugu.vector.config import VectorConfig
 
 
@@ -76,6 +77,7 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
         _write(folder.config, text)
         stack.enter_context(folder.lock())
         trainer.folder = folder.checkpoints
+        stack.callback(folder.discard_if_empty)
         trainer.start()
         return _run(Run(folder), trainer, timer)
 
@@ -187,6 +189,7 @@ def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
             from_step=trainer.steps,
             device=str(trainer.source.device),
             native=trainer.source.vec.can_snapshot,
+            half=would_gain(run.config.precision, trainer.algorithm.modules["policy"]),
         )
         board = stack.enter_context(Dashboard(header, run.config.log))
         report = Report(run, trainer, timer, outputs, board)
@@ -199,6 +202,14 @@ def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
             raise FuguError(
                 f"{error}\n  the minibatch is in {run.folder.diverged}"
                 + (f"\n  the last good checkpoint is {good}" if good else "\n  there was no checkpoint yet")
+            ) from error
+        except Exception as error:  # a network of the user's own may raise anything
+            ours = isinstance(error, FuguError) or run.config.policy.net in ("default", "transformer")
+            if ours or run.config.device != "cpu":  # what a GPU has to say is explained elsewhere
+                raise
+            saved = f"\n  saved at step {trainer.steps:,}; go on with: fugu train --resume {shlex.quote(str(run.path))}"
+            raise FuguError(
+                f"{run.config.policy.net} raised {raised(error)}" + (saved if trainer.saved_step else "")
             ) from error
         if interrupt.asked:
             raise Interrupted(interrupt.asked, run, trainer.steps)

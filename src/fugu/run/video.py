@@ -50,7 +50,9 @@ def record(
     fps = fitting("fps", fps, float | None, 0.1)
     suffix = Path(path).suffix.lower() if path is not None else ".mp4"
     if suffix not in (".mp4", ".gif"):
-        raise ConfigError(f"a video is an .mp4 or a .gif, got {str(path)!r}; try {Path(str(path)).with_suffix('.mp4')}")
+        given = Path(str(path))
+        example = given.with_suffix(".mp4") if given.name.strip(".") else given / "video.mp4"
+        raise ConfigError(f"a video is an .mp4 or a .gif file, got {str(path)!r}; try {example}")
     open_writer = _mp4 if suffix == ".mp4" else _gif
     _need(suffix)
     from fugu.run.player import Player

@@ -14,7 +14,6 @@ from torch import nn
 from fugu import vector
 from fugu.algorithm.contract import Algorithm
 from fugu.algorithm.make import make_algorithm
-from fugu.cuda.use import has_tensor_cores
 from fugu.emulation.build import is_compiled
 from fugu.emulation.factory import tensor_env_class
 from fugu.errors import ConfigError, GpuError
@@ -27,6 +26,8 @@ from fugu.rollout.source import Source
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.imitation import learn_examples
 from fugu.trainer.loop import Trainer
+from fugu.trainer.memory import MANY, check_memory
+from fugu.trainer.precision import check_policy, check_precision
 from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.device import DeviceVec
 from fugu.vector.vecenv import VecEnv
@@ -40,7 +41,7 @@ def make_trainer(
 ) -> Trainer:
     """Everything a run needs, checked; ``folder`` is where checkpoints go. Close it with ``trainer.source.vec.close()``."""
     device = find_device(config.device)
-    _check_precision(config, device)
+    check_precision(config.precision, device)
     keep_freed_memory()
     torch.set_num_threads(1)  # weights then start alike on any number of cores, and without waiting for threads to start
     if device.type == "cuda":
@@ -48,7 +49,10 @@ def make_trainer(
     vec = _vec_on_device(config, device) or make_vec(config)
     try:
         config.minibatches(vec.num_agents * config.passes)  # refuses impossible sizes
+        if isinstance(vec, VecEnv):
+            check_memory(config, vec)
         algorithm = make_algorithm(config, vec, device)
+        check_policy(config.precision, algorithm.modules["policy"])
         _share_out(config.threads or usable_cores(), algorithm.modules["policy"])
         if config.imitation.examples:
             learn_examples(algorithm.modules["policy"], vec, config.imitation, seed=config.seed)
@@ -59,14 +63,6 @@ def make_trainer(
     except BaseException:
         vec.close()
         raise
-
-
-def _check_precision(config: TrainConfig, device: torch.device) -> None:
-    if config.precision in ("tf32", "bf16") and not has_tensor_cores(device):
-        raise ConfigError(
-            f"precision={config.precision} needs a GPU of compute capability 8.0 (Ampere) or newer, {device} is older; "
-            "leave it at auto"
-        )
 
 
 def lives_on_device(config: TrainConfig, device: torch.device) -> bool:
@@ -138,6 +134,9 @@ def make_vec(config: TrainConfig) -> VecEnv:
     settings = dataclasses.replace(config.vector, infos=config.vector.infos or "none")
     if settings.backend == "device":
         settings = dataclasses.replace(settings, backend="auto", device=None)
+    if settings.num_envs > MANY:
+        with vector.make(config.env, env_kwargs=config.env_kwargs, config=VectorConfig(num_envs=1)) as one:
+            check_memory(config, one)
     return vector.make(config.env, env_kwargs=config.env_kwargs, config=settings)
 
 

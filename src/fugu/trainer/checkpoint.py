@@ -35,7 +35,7 @@ from fugu.trainer.checkpoint_format import (
     write,
 )
 
-__all__ = ["Checkpoint", "CheckpointError", "find", "load", "save", "steps", "truncate"]
+__all__ = ["Checkpoint", "CheckpointError", "find", "fitting_into", "load", "save", "steps", "truncate"]
 
 _NAME = re.compile(r"(?:\.old-)?step_(?P<step>\d{9,18})")
 _LOCK_SECONDS = 60.0
@@ -120,8 +120,25 @@ def find(folder: Path | str, which: str | int = "latest") -> Path:
             return path
         except CheckpointError as error:
             warnings.warn(f"checkpoint {path.name} passed over: {error}", RuntimeWarning, stacklevel=2)
-    every = f"none of the {len(found)} checkpoints in {folder} is whole" if found else f"there is no checkpoint in {folder}"
-    raise CheckpointError(f"{every}; start anew without --resume")
+    if found:
+        raise CheckpointError(f"none of the {len(found)} checkpoints in {folder} is whole; train anew")
+    raise CheckpointError(
+        f"there is no checkpoint in {folder}: its run has not come to the first one; wait for it, or train anew"
+    )
+
+
+@contextlib.contextmanager
+def fitting_into(path: Path) -> Iterator[None]:
+    """Inside, what the checkpoint at ``path`` holds is put in its place; a CheckpointError says what does not fit there."""
+    try:
+        yield
+    except (RuntimeError, KeyError) as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        first = lines[1] if len(lines) > 1 else f"{type(error).__name__}: {error}"
+        raise CheckpointError(
+            f"what {path} holds does not fit the network or the environment of now: {first} Put the policy's file, the environment and "
+            "config.toml back as they were when it was written, or train anew"
+        ) from error
 
 
 def steps(folder: Path | str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -12,7 +13,7 @@ from fugu.config import SEEDS
 from fugu.errors import ConfigError, did_you_mean
 from fugu.policy.config import PolicyConfig
 from fugu.run.config import LogConfig
-from fugu.vector.config import VectorConfig
+from fugu.vector.config import VectorConfig, nearest_divisor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +48,14 @@ class OptimizerConfig:
         for name in ("learning_rate", "max_grad_norm", "eps"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"optimizer.{name}={getattr(self, name)} must be above 0")
+            if name != "max_grad_norm" and math.isinf(getattr(self, name)):
+                raise ConfigError(f"optimizer.{name}={getattr(self, name)} must be finite")
         for name in ("beta1", "beta2", "warmup"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"optimizer.{name}={getattr(self, name)} must be at least 0 and below 1")
         for name in ("final_rate", "weight_decay"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"optimizer.{name}={getattr(self, name)} must not be negative")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"optimizer.{name}={getattr(self, name)} must be finite and not negative")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +126,8 @@ class TrainConfig:
     device: str = "cpu"
     """where the policy learns: cpu, cuda, cuda:1. On a GPU environments in C++ and in torch are there as well"""
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
-    """of matrix products on a GPU: float32, tf32 (10 bits of mantissa) or bf16 (7); auto: tf32. A CPU always has float32"""
+    """of matrix products: float32, tf32 (10 bits of mantissa; GPUs) or bf16 (7; CPUs too, if they know it and torch computes the
+    network, as it does those for images). auto: tf32 on a GPU, float32 on a CPU"""
     threads: int | None = None
     """that compute the policy; none: one per usable core"""
     vector: VectorConfig = field(default_factory=lambda: VectorConfig(num_envs=64))
@@ -172,12 +176,15 @@ class TrainConfig:
             )
         if self.precision not in ("auto", "float32", "tf32", "bf16"):
             raise ConfigError(f"precision={self.precision!r} must be auto, float32, tf32 or bf16")
-        if self.device == "cpu" and self.precision in ("tf32", "bf16"):
-            raise ConfigError(f"precision={self.precision} is for GPUs; a CPU computes in float32: leave it at auto")
+        if self.device == "cpu" and self.precision == "tf32":
+            raise ConfigError("precision=tf32 is for GPUs; a CPU computes in float32: leave it at auto")
+        if self.target is not None and not math.isfinite(self.target):
+            raise ConfigError(f"target={self.target} must be a number that a mean return can reach")
         if not 0 <= self.seed < SEEDS:
             raise ConfigError(f"seed={self.seed} must not be negative, and below 2**63")
         if self.minibatch is not None and self.minibatch % self.horizon:
-            near = max(1, round(self.minibatch / self.horizon)) * self.horizon
+            # What divides the segments of one agent divides those of many, which only the environment knows.
+            near = nearest_divisor(self.passes * self.vector.num_envs, self.minibatch / self.horizon) * self.horizon
             raise ConfigError(
                 f"minibatch={self.minibatch} must be a multiple of horizon={self.horizon}: minibatches are whole segments; "
                 f"try --minibatch {near}"
@@ -203,8 +210,7 @@ class TrainConfig:
             )
         each = rows // self.horizon
         if segments % each:
-            valid = [n for n in range(1, segments + 1) if segments % n == 0]
-            near = min(valid, key=lambda n: (abs(n - each), n)) * self.horizon
+            near = nearest_divisor(segments, each) * self.horizon
             raise ConfigError(
                 f"minibatch={rows} ({each} segments) must divide the batch of {segments} segments of {self.horizon} rows; "
                 f"try --minibatch {near}"

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during training: finish what is nearly finished, give up what is not, so that saving starts within seconds."""
+"""Ctrl-C, SIGTERM and SIGHUP in training: finish what is nearly finished, give up what is not, so that saving starts within seconds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ from fugu.rollout.onpolicy import Stopped
 
 PATIENCE_S = 2.0
 """how long a phase may go on after the signal"""
+DEAF_S = 1.0
+"""how long a second signal waits for the first to be noticed"""
 
 
 class Interrupt:
-    """A context that catches SIGINT and SIGTERM. A second SIGINT is a KeyboardInterrupt as ever."""
+    """A context that catches SIGINT, SIGTERM and SIGHUP. A second SIGINT is a KeyboardInterrupt as ever.
+
+    Python hears of a signal between two of its own instructions. In native code that never returns there are none, so a thread
+    listens too: at a second signal, if the first was not heard, the process ends on the spot.
+    """
 
     def __init__(self) -> None:
         self.asked: int | None = None
@@ -30,11 +36,20 @@ class Interrupt:
         self._reminder: threading.Timer | None = None
         self._phase: str | None = None
         self._since = 0.0
+        self._listener: threading.Thread | None = None
+        self._pipe = (-1, -1)
+        """where signals are written to, and where they were before"""
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():  # elsewhere Python delivers no signals
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._handle)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+                    self._before[number] = signal.signal(number, self._handle)
+            heard, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            os.set_blocking(heard, True)
+            self._pipe = said, signal.set_wakeup_fd(said, warn_on_full_buffer=False)
+            self._listener = threading.Thread(target=self._listen, args=(heard,), daemon=True)
+            self._listener.start()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -43,6 +58,23 @@ class Interrupt:
             self._reminder.join()
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self._listener is not None:
+            listener, self._listener = self._listener, None
+            said, before = self._pipe
+            signal.set_wakeup_fd(before)
+            os.close(said)  # which the listener takes for the end
+            listener.join()
+
+    def _listen(self, heard: int) -> None:
+        asked = 0
+        with open(heard, "rb", buffering=0) as signals:
+            while number := signals.read(1):
+                asked += number[0] in self._before
+                if asked < 2 or self.asked is not None:
+                    continue
+                time.sleep(DEAF_S)
+                if self.asked is None and self._listener is not None:
+                    os._exit(128 + number[0])
 
     @contextmanager
     def hurry(self, phase: str) -> Iterator[Callable[[], bool]]:

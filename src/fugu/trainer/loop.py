@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -31,12 +30,13 @@ from fugu.trainer.diverged import Diverged
 from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.minibatch import minibatches
 from fugu.trainer.optimizer import Optimizer
-
-RECENT = 100
-"""episodes that the score of a run is the mean of"""
+from fugu.trainer.score import Score
 
 FEWEST = 10
 """updates between two checkpoints, unless told otherwise: environments that cannot be saved lose their episodes each time"""
+
+LATEST = 3
+"""times as many after which a checkpoint is taken although not all of these episodes have come to an end"""
 
 MOST_EMPTY = 100
 """updates in a row that may have had no row to learn from before training stops"""
@@ -71,8 +71,11 @@ class Trainer:
         self.updates = 0
         self.episodes = 0
         self.best: float | None = None
-        self._recent: deque[tuple[int, float]] = deque()
-        """(episodes, mean return) of the last updates in which an episode ended, enough for RECENT episodes"""
+        self.score = Score(source.vec.num_agents, source.device, whole=algorithm.groups is not None)
+        self._started = 0
+        """updates when the environments were last started anew"""
+        self._cut_off = False
+        """whether it was said that episodes do not come to an end"""
         self.saved_step: int | None = None
         self._empty = 0
         """updates in a row without a row to learn from"""
@@ -123,10 +126,28 @@ class Trainer:
                     self._save_unfinished(before)
                 raise
             report(metrics)
-            if self.updates // self._every > updates // self._every and not self.finished:
+            if not self.finished and self._due(updates):
                 self._save_if_possible()
         if self.saved_step != self.steps:
             self.save(ending=True)
+
+    def _due(self, before: int) -> bool:
+        """Whether it is time for a checkpoint, after ``before`` updates and those since. Environments that cannot be saved are first
+        let come to the end of an episode each: else those longer than the time between two checkpoints would never be."""
+        if self.source.can_snapshot:
+            return self.updates // self._every > before // self._every
+        if self.updates // self._every == self._started // self._every:
+            return False
+        late = self.updates - self._started >= LATEST * self._every
+        if late and not self.score.settled and not self._cut_off:
+            self._cut_off = True
+            warnings.warn(
+                f"environments start anew at every checkpoint, and in {LATEST * self._every} updates not all agents came to the end of "
+                f"an episode; to let them, type --checkpoint.every {10 * self._every}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return self.score.settled or late
 
     def _save_unfinished(self, before: Mapping[str, torch.Tensor]) -> None:
         """Save what was learned up to a rollout that came to nothing; its environments are lost."""
@@ -140,17 +161,11 @@ class Trainer:
             return False
         if self.steps >= self.config.steps:
             return True
-        return self.config.target is not None and self.score is not None and self.score >= self.config.target
+        return self.config.target is not None and self.score.value is not None and self.score.value >= self.config.target
 
     @property
     def progress(self) -> float:
         return min(1.0, self.steps / self.config.steps)
-
-    @property
-    def score(self) -> float | None:
-        """Mean return of the last episodes; None until there were ``RECENT``."""
-        episodes = sum(count for count, _ in self._recent)
-        return sum(count * mean for count, mean in self._recent) / episodes if episodes >= RECENT else None
 
     def update(self, interrupt: Interrupt) -> dict[str, float]:
         """One batch. Returns its metrics."""
@@ -182,6 +197,7 @@ class Trainer:
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
         """The batch, ready to be learned from."""
         with self.clock("advantage"):
+            self.score.see(batch)
             return self.algorithm.prepare(batch, progress)
 
     def learn(self, batch: Batch, watch: Callable[[Batch, Tensor, Metrics], bool]) -> Metrics:
@@ -198,10 +214,8 @@ class Trainer:
         counts: dict[str, float] = {"steps": self.steps, "updates": self.updates}
         self.episodes += log.episodes
         counts["episodes"] = self.episodes
+        self.score.add(log)
         if log.episodes:
-            self._recent.append((log.episodes, log.mean_return))
-            while sum(count for count, _ in self._recent) - self._recent[0][0] >= RECENT:
-                self._recent.popleft()
             counts["episode/return"] = log.mean_return
             counts["episode/length"] = log.mean_length
             counts.update({cost_metric("episode/cost", name, log.mean_costs): cost for name, cost in log.mean_costs.items()})
@@ -221,16 +235,17 @@ class Trainer:
             "optimizer": self.optimizer.state(),
             "algorithm": {**self.algorithm.state(), "minibatch_generator": self.generator.get_state()},
             "envs": saved,
+            "score": self.score.tensors(),
         }
         state: dict[str, Any] = {
             "steps": self.steps,
             "updates": self.updates,
             "episodes": self.episodes,
-            "recent": [[count, mean] for count, mean in self._recent],
+            "score": self.score.state(),
             "best": self.best,
             "restart_seed": None if saved else self._restart_seed,
         }
-        merit = None if self.score is None else self.algorithm.merit(self.score)
+        merit = None if self.score.value is None else self.algorithm.merit(self.score.value)
         best = merit is not None and (self.best is None or merit > self.best)
         if best:
             state["best"] = merit
@@ -251,6 +266,8 @@ class Trainer:
     def _restart(self, seed: int) -> None:
         self.source.restart(seed)
         self.algorithm.restarted()
+        self.score.restart()
+        self._started = self.updates
 
     def _save_if_possible(self) -> None:
         """A disk that is full now may not be at the next checkpoint, so training goes on; but not for ever."""
@@ -267,15 +284,17 @@ class Trainer:
     def load(self, path: Path) -> None:
         """Go on from a checkpoint of a run with the same config."""
         saved = checkpoint.load(path)
-        for name, module in self.algorithm.modules.items():
-            module.load_state_dict(saved.tensors[name])
-        self.optimizer.load_state(saved.tensors["optimizer"])
-        algorithm = dict(saved.tensors["algorithm"])
-        self.generator.set_state(algorithm.pop("minibatch_generator"))
-        self.algorithm.load_state(algorithm)
+        with checkpoint.fitting_into(path):
+            for name, module in self.algorithm.modules.items():
+                module.load_state_dict(saved.tensors[name])
+            self.optimizer.load_state(saved.tensors["optimizer"])
+            algorithm = dict(saved.tensors["algorithm"])
+            self.generator.set_state(algorithm.pop("minibatch_generator"))
+            self.algorithm.load_state(algorithm)
         state = saved.state
         self.steps, self.updates, self.episodes = state["steps"], state["updates"], state["episodes"]
-        self._recent = deque((count, mean) for count, mean in state["recent"])
+        if "score" in state:  # else it is of an earlier version, and counts anew
+            self.score.load(state["score"], saved.tensors["score"])
         self.best = state["best"]
         self.saved_step = self.steps
         envs = saved.tensors.get("envs") or {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 
@@ -10,25 +11,27 @@ from fugu.rollout.batch import Batch
 
 
 def minibatches(batch: Batch, count: int, epochs: int, generator: torch.Generator) -> Iterator[Batch]:
-    """``epochs * count`` minibatches of ``segments / count`` whole segments each. ``generator`` is where the batch is.
+    """``epochs * count`` minibatches of whole segments, each of ``segments / count`` or, where that is no whole number, one more or
+    less. ``generator`` is where the batch is.
 
     On a GPU a batch that is gone through once is not shuffled: no segment is seen twice, and neighbours have nothing in common.
     """
     segments = batch.segments
-    each = segments // count
+    count = min(count, segments)
+    borders = [segments * i // count for i in range(count + 1)]
     for _ in range(epochs):
         if "priority" in batch:
             for _ in range(count):
-                yield batch.rows(draw(batch["priority"].to(generator.device), each, generator))
+                yield batch.rows(draw(batch["priority"].to(generator.device), segments // count, generator))
         elif count == 1:
             yield batch
         elif epochs == 1 and generator.device.type == "cuda":
-            for start in range(0, segments, each):
-                yield batch.part(start, start + each)
+            for start, end in pairwise(borders):
+                yield batch.part(start, end)
         else:
             order = _shuffled(segments, generator)
-            for start in range(0, segments, each):
-                yield batch.rows(order[start : start + each])
+            for start, end in pairwise(borders):
+                yield batch.rows(order[start:end])
 
 
 def draw(probability: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import re
@@ -86,9 +87,9 @@ class VectorConfig:
         if self.max_restarts < 0:
             raise ConfigError(f"max_restarts={self.max_restarts} must not be negative")
         if self.batch_size is not None and self.num_envs % self.batch_size:
-            valid = [b for b in range(1, self.num_envs + 1) if self.num_envs % b == 0]
+            near = nearest_divisor(self.num_envs, self.batch_size)
             raise ConfigError(
-                f"batch_size={self.batch_size} must divide num_envs={self.num_envs}; try batch_size={_nearest(self.batch_size, valid)} "
+                f"batch_size={self.batch_size} must divide num_envs={self.num_envs}; try batch_size={near} "
                 f"or num_envs={_nearest_multiple(self.num_envs, self.batch_size)}"
             )
         if self.backend == "serial" and ((self.num_workers or 1) > 1 or self.isolate):
@@ -179,6 +180,12 @@ def _cgroup_quota() -> int | None:
         return None if limit == "max" else max(1, round(int(limit) / int(period)))
     except (OSError, ValueError):
         return None
+
+
+def nearest_divisor(number: int, wanted: float) -> int:
+    """The divisor of ``number`` that is closest to what was wanted."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return min(small + [number // n for n in small], key=lambda n: (abs(n - wanted), n))
 
 
 def _nearest(value: int, valid: list[int]) -> int:

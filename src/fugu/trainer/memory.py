@@ -1,0 +1,39 @@
+"""Whether a run's batch can be held in memory: asked before it is, since systems kill who takes too much without a word."""
+
+from __future__ import annotations
+
+import psutil
+
+from fugu.errors import ConfigError
+from fugu.trainer.checkpoint_format import show_bytes
+from fugu.trainer.config import TrainConfig
+from fugu.vector.config import nearest_divisor
+from fugu.vector.vecenv import VecEnv
+
+MANY = 2**20
+"""environments of which so many are made only after one has shown what a row takes"""
+BESIDE = 40
+"""bytes of a row beside its observation: reward, flags, action, what the policy said of it, advantage"""
+
+
+def check_memory(config: TrainConfig, vec: VecEnv) -> None:
+    """A ConfigError if a batch needs more than is free. ``vec`` may hold fewer environments than the config asks for."""
+    envs, horizon = config.vector.num_envs, config.horizon
+    row = vec.spec.num_agents * config.passes * (vec.obs_layout.nbytes + BESIDE)
+    free = psutil.virtual_memory().available
+    if envs * horizon * row <= free:
+        return
+    asked = f"num_envs={envs} and horizon={horizon} make batches of {show_bytes(envs * horizon * row)}"
+    if (fewer := _power_of_two(free / 2 / (horizon * row))) >= 1:
+        envs, words = fewer, f"--num-envs {fewer}"
+    else:
+        horizon = max(1, _power_of_two(free / 2 / (envs * row)))
+        words = f"--horizon {horizon}"
+    if config.minibatch is not None:
+        words += f" --minibatch {nearest_divisor(config.passes * envs, config.minibatch / horizon) * horizon}"
+    raise ConfigError(f"{asked}, and {show_bytes(free)} of memory are free; try {words}")
+
+
+def _power_of_two(most: float) -> int:
+    """The greatest that is no more than ``most``; 0 if there is none."""
+    return 1 << (int(most).bit_length() - 1) if most >= 1 else 0

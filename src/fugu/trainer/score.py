@@ -1,0 +1,94 @@
+"""How good a run is at the moment: the mean return of its last episodes, without favour for those that end soon.
+
+Agents start together, so the first hundred episodes to end are the shortest of many, and in many tasks those that went well, or
+those that went badly. So episodes are counted in rounds: a round is over when each agent that acts has ended one in it. The score
+is the mean over the last hundred episodes of whole rounds; a round of which only some are needed counts with its mean.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fugu.rollout.batch import Batch
+from fugu.vector.vecenv import EpisodeLog
+
+RECENT = 100
+"""episodes that the score is the mean of"""
+ENOUGH = 10
+"""episodes per agent after which a round is over in any case: those still running are then too few to matter"""
+
+
+class Score:
+    def __init__(self, agents: int, device: torch.device, *, whole: bool = False) -> None:
+        """``whole``: batches are whole episodes, so that all of them have ended at its end."""
+        self._whole = whole
+        self._acted = torch.zeros(agents, dtype=torch.bool, device=device)
+        self._ended = torch.zeros_like(self._acted)
+        """which agents have acted, and ended an episode, in this round"""
+        self._round = (0, 0.0)
+        """episodes that ended in it, and the sum of their returns"""
+        self._rounds: deque[tuple[int, float]] = deque()
+        """the same of the last whole rounds, enough for RECENT episodes"""
+        self.settled = False
+        """whether a round has ended since the environments were started"""
+
+    @property
+    def value(self) -> float | None:
+        """None until there were ``RECENT`` episodes."""
+        missing, total = RECENT, 0.0
+        for count, returns in reversed(self._rounds):
+            taken = min(count, missing)
+            missing, total = missing - taken, total + returns * (taken / count)
+        return None if missing else total / RECENT
+
+    def see(self, batch: Batch) -> None:
+        """Mark who acted and who ended, in a batch as the environments filled it, ``[passes * agents, horizon]``. No host needed."""
+        if self._whole:
+            return
+        columns = (batch["mask"], self._acted), (batch["terminated"] | batch["truncated"], self._ended)
+        for column, marks in columns:
+            marks.logical_or_(column.any(1).view(-1, len(marks)).any(0).to(marks.device))
+
+    def add(self, log: EpisodeLog) -> None:
+        """Count the episodes that ended in what was seen since the last call."""
+        if not log.episodes:
+            return
+        episodes, total = self._round[0] + log.episodes, self._round[1] + log.episodes * log.mean_return
+        self._round = episodes, total
+        late = self._acted & ~self._ended
+        if episodes < max(RECENT, ENOUGH * len(late)) and bool(late.any()):
+            return
+        self._rounds.append(self._round)
+        while sum(count for count, _ in self._rounds) - self._rounds[0][0] >= RECENT:
+            self._rounds.popleft()
+        self._begin()
+        self.settled = True
+
+    def restart(self) -> None:
+        """The environments start anew, all together."""
+        self._begin()
+        self.settled = False
+
+    def _begin(self) -> None:
+        self._round = 0, 0.0
+        self._acted.zero_()
+        self._ended.zero_()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"acted": self._acted, "ended": self._ended}
+
+    def state(self) -> dict[str, Any]:
+        rounds = [list(each) for each in self._rounds]
+        return {"mean": self.value, "rounds": rounds, "round": list(self._round), "settled": self.settled}
+
+    def load(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        self._rounds = deque((count, total) for count, total in state["rounds"])
+        count, total = state["round"]
+        self._round, self.settled = (count, total), state["settled"]
+        self._acted.copy_(tensors["acted"])
+        self._ended.copy_(tensors["ended"])
