@@ -110,11 +110,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def raised(error: BaseException) -> str:
     """``ZeroDivisionError: division by zero``, and a line for each of the last places in the user's files that it came through."""
     words = error.msg if isinstance(error, SyntaxError) else error
-    return "".join([f"{type(error).__name__}: {words}", *_places(error)[-5:]])
+    return "".join([f"{type(error).__name__}: {words}", *places(error)[-5:]])
 
 
-def _places(error: BaseException) -> list[str]:
-    """File, line and source, outermost first; neither ours nor of a package."""
+def places(error: BaseException) -> list[str]:
+    """Where it came through in the user's files: file, line and source, outermost first; neither ours nor of a package."""
     if isinstance(error, SyntaxError):
         found = [(error.filename, error.lineno, error.text)]
     else:

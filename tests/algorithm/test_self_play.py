@@ -279,6 +279,12 @@ def test_nobody_sits_in_but_the_policy_when_it_is_evaluated(trainer):
     assert "player" not in done.columns and done.env_action.shape == (6,)
 
 
+def test_values_may_be_normalised_and_clipped(tmp_path):
+    ppo = dataclasses.replace(BASE.ppo, normalize_value=True, value_clip=0.2)
+    metrics, _ = train(dataclasses.replace(BASE, ppo=ppo), tmp_path, updates=3)
+    assert len(metrics) == 3
+
+
 def test_rows_that_nobody_learns_from_are_left_out():
     made = make_trainer(dataclasses.replace(BASE, vector=VectorConfig(num_envs=64, num_workers=1)))
     made.start()

@@ -15,7 +15,7 @@ import pytest
 
 import fugu
 from fugu.cli.main import main
-from fugu.cli.runs import _count, _span
+from fugu.cli.runs import _count, _number, _span
 from fugu.config import to_toml
 from fugu.run import store
 
@@ -75,6 +75,51 @@ def test_a_run_that_came_to_nan_is_diverged_until_it_goes_on(tmp_path: Path, cap
     fugu.Run("latest", tmp_path).resume(steps=run.metrics()[-1]["steps"] + 2_000, learning_rate=1e-3)
     assert [row["state"] for row in listed(capsys, tmp_path)] == ["done"]
     assert (run.path / "diverged-earlier.safetensors").exists()
+
+
+ENDING = """
+import os
+import gymnasium
+class Env(gymnasium.Wrapper):
+    steps = 0
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+    def step(self, action):
+        Env.steps += 1
+        if Env.steps == {last}:
+            {end}
+        return super().step(action)
+"""
+
+
+@pytest.mark.parametrize(
+    "end, why",
+    [("raise ValueError('enough')", "EnvError: ValueError: enough"), ("os._exit(0)", "os._exit(0) was called")],
+    ids=["raise", "exit"],
+)
+def test_a_run_that_ended_by_an_error_says_so_until_it_goes_on(end: str, why: str, tmp_path: Path, capsys) -> None:
+    file = tmp_path / "ending.py"
+    file.write_text(ENDING.format(last=3_000, end=end))
+    sizes = ("--num-envs", "4", "--horizon", "16", "--minibatch", "64", "--backend", "serial", "--checkpoint.every", "5")
+    command = [
+        sys.executable,
+        "-m",
+        "fugu",
+        "train",
+        f"{file}:Env",
+        "--steps",
+        "6000",
+        *sizes,
+        "--runs",
+        str(tmp_path / "runs"),
+    ]
+    out = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert out.returncode == 1 and why.removeprefix("EnvError: ") in out.stderr
+    (row,) = listed(capsys, tmp_path / "runs")
+    assert row["state"] == "failed" and row["problem"].startswith(why)
+    file.write_text(ENDING.format(last=0, end="pass"))
+    fugu.Run("latest", tmp_path / "runs").resume(**{"log.board": "off"})
+    assert [row["state"] for row in listed(capsys, tmp_path / "runs")] == ["done"]
 
 
 def test_a_run_that_another_process_trains_is_running(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,6 +186,7 @@ def test_an_empty_folder_says_how_to_begin(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_numbers_are_short() -> None:
+    assert [_number(n) for n in (None, 1.5, -12_345.6, 2e39)] == ["-", "1.50", "-12346", "2e+39"]
     assert [_count(n) for n in (None, 0, 999, 1234, 20_000, 999_999, 3_210_000_000)] == [
         "-",
         "0",

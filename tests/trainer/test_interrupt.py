@@ -126,7 +126,9 @@ def test_a_closed_terminal_ends_training_like_any_signal_unless_that_is_ignored(
 
 DEAF = """
 import ctypes, sys
+from fugu.trainer import interrupt
 from fugu.trainer.interrupt import Interrupt
+interrupt.DEAF_S = 3.0
 libc, lock = ctypes.CDLL(None), ctypes.create_string_buffer(256)
 with Interrupt():
     libc.pthread_mutex_lock(lock)
@@ -148,6 +150,45 @@ def test_a_second_signal_ends_what_is_stuck_in_native_code(number):
     process.send_signal(number)
     assert process.wait(10) == 128 + number
     process.stdout.close()
+
+
+SLOW = """
+import hashlib, os, signal, threading, time
+from fugu.trainer.interrupt import Interrupt
+start = time.perf_counter()
+hashlib.pbkdf2_hmac("sha256", b"", b"", 100_000)
+rounds = int(100_000 * 2.5 / (time.perf_counter() - start))
+for after, number in ((0.1, signal.SIGTERM), (0.2, signal.SIGHUP)):
+    threading.Timer(after, os.kill, (os.getpid(), number)).start()
+with Interrupt() as interrupt:
+    hashlib.pbkdf2_hmac("sha256", b"", b"", rounds)  # one native call of some seconds
+print("saved", interrupt.asked is not None)
+"""
+
+
+def test_signals_that_come_together_wait_for_an_operation_that_takes_its_time():
+    out = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, text=True, timeout=60)
+    assert (out.returncode, out.stdout) == (0, "saved True\n"), out
+
+
+def test_what_is_forked_obeys_signals_and_its_own_are_not_taken_for_ours(monkeypatch):
+    """As by an environment that has helpers of its own; they outlive the training."""
+    monkeypatch.setattr(module, "DEAF_S", 0.0)
+    children = []
+    with Interrupt() as interrupt:
+        for _ in range(2):
+            if (pid := os.fork()) == 0:
+                time.sleep(60)
+                os._exit(0)
+            children.append(pid)
+        time.sleep(0.1)
+        for pid in children[:1] * 2:
+            os.kill(pid, signal.SIGTERM)
+        assert os.WTERMSIG(os.waitpid(children[0], 0)[1]) == signal.SIGTERM
+        time.sleep(0.2)  # for a listener that is mistaken
+        assert interrupt.asked is None
+    os.kill(children[1], signal.SIGTERM)
+    assert os.WTERMSIG(os.waitpid(children[1], 0)[1]) == signal.SIGTERM
 
 
 def test_nothing_is_left_of_listening(no_leaks):

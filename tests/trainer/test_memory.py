@@ -14,7 +14,7 @@ from fugu.config import override
 from fugu.errors import ConfigError
 from fugu.presets import preset
 from fugu.trainer.build import make_trainer
-from fugu.trainer.memory import check_memory
+from fugu.trainer.memory import check_memory, check_network
 
 
 @pytest.mark.parametrize("env", ["cartpole", "snake", "connect4"])
@@ -42,3 +42,13 @@ def test_a_batch_that_fits_is_not_refused(monkeypatch):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=rows - 1))
     with pytest.raises(ConfigError, match="num_envs=64 and horizon=32 make batches of 114.7 kB"):
         make_trainer(config)
+
+
+def test_a_network_that_no_memory_holds_is_refused(monkeypatch):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=16 * (4 * 64 + 64 * 64 + 64 * 2)))
+    with vector.make("cartpole", 1) as vec:
+        check_network(override(preset("cartpole"), {"hidden": (64, 64)}), vec.spec)
+        wider = override(preset("cartpole"), {"hidden": (64, 65)})
+        with pytest.raises(ConfigError, match=r"4 inputs, layers \(64, 65\) and 2 outputs takes 72.7 kB to train"):
+            check_network(wider, vec.spec)
+        check_network(override(wider, {"policy.net": "file.py:Net"}), vec.spec)  # nobody knows how large that is

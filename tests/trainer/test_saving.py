@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 
 from fugu.errors import EnvError
 from fugu.rollout.onpolicy import Stopped
@@ -114,6 +115,20 @@ def test_a_best_score_that_could_not_be_saved_is_not_taken_for_saved(tmp_path, m
         trainer.save()
         assert trainer.best == 50.0
         assert checkpoint.load(checkpoint.find(tmp_path, "best")).state["best"] == 50.0
+
+
+def test_environments_that_can_be_saved_are_after_some_minutes_and_nothing_else_changes(tmp_path):
+    rare = dataclasses.replace(BASE, checkpoint=CheckpointConfig(every=1000, keep=100))
+    often = dataclasses.replace(rare, checkpoint=CheckpointConfig(every=1000, keep=100, minutes=1e-9))
+    plain, weights = train(rare, tmp_path / "rare")
+    timed, same_weights = train(often, tmp_path / "often")
+    assert timed == plain and all(torch.equal(weights[name], same_weights[name]) for name in weights)
+    assert len(checkpoint.steps(tmp_path / "rare")) == 1
+    assert len(checkpoint.steps(tmp_path / "often")) == len(plain)
+    assert not list((tmp_path / "often").glob("best*")), "which one is the best must not hang on the machine's speed"
+    serial = dataclasses.replace(SERIAL, checkpoint=often.checkpoint)  # would start new episodes
+    train(serial, tmp_path / "serial")
+    assert len(checkpoint.steps(tmp_path / "serial")) == 1
 
 
 def failing(*arguments, **settings):

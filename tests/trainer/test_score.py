@@ -68,6 +68,16 @@ def test_it_is_the_mean_of_the_last_hundred_episodes_of_whole_rounds() -> None:
     assert score.value == pytest.approx(3.2) and not score.settled
 
 
+def test_environments_that_never_come_to_the_end_of_a_round_have_a_score_all_the_same() -> None:
+    score = Score(4, CPU)
+    for _ in range(5):
+        score.see(rows([0, 1], 4))
+        score.add(log(30, 2.0))
+        assert not score.settled
+        score.restart()
+    assert score.value == pytest.approx(2.0)
+
+
 def test_it_goes_on_from_what_was_saved() -> None:
     score = Score(4, CPU)
     for _ in range(50):

@@ -151,8 +151,9 @@ class PPO:
         return {"advantage": advantage, "value_target": target}
 
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        if "value_now" in batch:
-            batch = batch.also(value=batch["value_now"], bootstrap=batch["bootstrap_now"])
+        now = {name: batch[f"{name}_now"] for name in ("value", "bootstrap") if f"{name}_now" in batch}
+        if now:
+            batch = batch.also(**now)
         if self.fused is not None and "action_mask" not in batch:  # which its kernels do not know
             return self._fused_loss(batch, self.fused)
         c, batch = self.config, batch.compact()

@@ -16,7 +16,7 @@ from fugu.cli.options import console, parse
 if TYPE_CHECKING:
     from fugu.run.overview import Overview
 
-STYLES = {"running": "cyan", "done": "green", "interrupted": "yellow", "diverged": "red", "damaged": "red"}
+STYLES = {"running": "cyan", "done": "green", "interrupted": "yellow", "failed": "red", "diverged": "red", "damaged": "red"}
 LEFT_OUT = ("best", "steps/s", "of", "env", "age", "steps", "last return")
 """columns that a narrow terminal goes without, in this order"""
 
@@ -91,7 +91,9 @@ def _count(value: float | None) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}" if abs(value) < 1000 else f"{value:.0f}"
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if abs(value) < 1000 else f"{value:.0f}" if abs(value) < 1e9 else f"{value:.3g}"
 
 
 def _span(seconds: float) -> str:

@@ -66,6 +66,8 @@ def five_values(result: Any) -> tuple[Any, Any, Any, Any, Any]:
     if len(result) == 5:
         return result
     obs, reward, done, info = result
+    if isinstance(info, bool | np.bool_):
+        raise SpaceError("step() must return (obs, reward, terminated, truncated, info), got four values: info is missing")
     done = flag(done, "done")
     limit = done and isinstance(info, dict) and bool(info.get("TimeLimit.truncated", False))
     return obs, reward, done and not limit, limit, info

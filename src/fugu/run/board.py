@@ -220,6 +220,8 @@ def number(value: float) -> str:
     if not math.isfinite(value):
         return "-"
     size = abs(value)
+    if size >= 1e15:
+        return f"{value:.1e}"
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
         if size >= (limit if unit == "k" else limit * (1 - 5e-5)):  # 999,999 is 1.00M, not 1000.0k
             scaled = value / (1e3 if unit == "k" else limit)

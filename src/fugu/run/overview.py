@@ -18,7 +18,7 @@ from fugu.errors import FuguError
 from fugu.run import store
 from fugu.trainer.config import TrainConfig
 
-State = Literal["running", "done", "interrupted", "diverged", "damaged"]
+State = Literal["running", "done", "interrupted", "failed", "diverged", "damaged"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,10 @@ class Overview:
     path: str
     env: str | None
     state: State
-    """running: a process trains it. interrupted: it can go on with --resume. diverged: the same, with other settings"""
+    """running: a process trains it. interrupted: it can go on with --resume. failed: the same, once the cause is mended. diverged: the
+    same, with other settings"""
     problem: str | None
-    """of a run that diverged or is damaged"""
+    """of a run that failed, diverged or is damaged"""
     steps: int
     """done"""
     steps_asked: int | None
@@ -71,6 +72,8 @@ def overview(folder: store.RunFolder) -> Overview:
         state = "damaged"
     elif folder.diverged.exists():
         state, problem = "diverged", _divergence(folder.diverged)
+    elif folder.failed.exists():
+        state, problem = "failed", folder.failed.read_text(errors="replace").partition("\n")[0]
     elif config is not None:
         try:
             if steps >= config.steps or _reached(config.target, newest):

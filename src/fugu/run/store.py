@@ -67,6 +67,11 @@ class RunFolder:
         return self.at / "diverged.safetensors"
 
     @property
+    def failed(self) -> Path:
+        """why training ended, if an error was why"""
+        return self.at / "failed.txt"
+
+    @property
     def videos(self) -> Path:
         return self.at / "videos"
 

@@ -7,15 +7,16 @@ import operator
 import os
 import shlex
 import signal
-from collections.abc import Mapping
-from contextlib import ExitStack
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fugu.config import fitting, override, to_toml
 from fugu.cuda import failure
 from fugu.emulation.place import from_anywhere, title
-from fugu.errors import ConfigError, FuguError, raised
+from fugu.errors import ConfigError, FuguError, places, raised
 from fugu.presets import preset
 from fugu.run import store
 from fugu.run.dashboard import Dashboard, Header
@@ -178,6 +179,38 @@ class Report:
         self.board.update(metrics)
 
 
+@contextmanager
+def _noting_failure(run: Run) -> Iterator[None]:
+    """An error that ends the training is kept for ``fugu runs``. So is a call of ``os._exit``, by an environment in this process: it
+    ends on the spot, but neither without a word nor as if all were well."""
+
+    def leave(status: int) -> NoReturn:
+        if os.getpid() != owner:
+            real(status)
+        why = f"os._exit({status}) was called, which ends the process of the training; with --isolate True an environment has its own"
+        note(why)
+        with suppress(Exception):
+            sys.stderr.write(f"\nerror: {why}\n")
+            sys.stderr.flush()
+        real(status or 1)
+
+    def note(why: str) -> None:
+        with suppress(OSError):  # a disk that is full: what matters is said
+            run.folder.failed.write_text(f"{why}\n")
+
+    run.folder.failed.unlink(missing_ok=True)
+    owner, real, os._exit = os.getpid(), os._exit, leave
+    try:
+        yield
+    except Interrupted:
+        raise
+    except Exception as error:
+        note(f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        os._exit = real
+
+
 def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
     with ExitStack() as stack:
         outputs = open_sinks(run.folder, run.config.log, dataclasses.asdict(run.config), trainer.updates, trainer.steps)
@@ -191,6 +224,7 @@ def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
             native=trainer.source.vec.can_snapshot,
             half=would_gain(run.config.precision, trainer.algorithm.modules["policy"]),
         )
+        stack.enter_context(_noting_failure(run))
         board = stack.enter_context(Dashboard(header, run.config.log))
         report = Report(run, trainer, timer, outputs, board)
         interrupt = stack.enter_context(Interrupt())
@@ -204,13 +238,12 @@ def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
                 + (f"\n  the last good checkpoint is {good}" if good else "\n  there was no checkpoint yet")
             ) from error
         except Exception as error:  # a network of the user's own may raise anything
-            ours = isinstance(error, FuguError) or run.config.policy.net in ("default", "transformer")
+            ours = isinstance(error, FuguError) or run.config.policy.net in ("default", "transformer") or not places(error)
             if ours or run.config.device != "cpu":  # what a GPU has to say is explained elsewhere
                 raise
-            saved = f"\n  saved at step {trainer.steps:,}; go on with: fugu train --resume {shlex.quote(str(run.path))}"
-            raise FuguError(
-                f"{run.config.policy.net} raised {raised(error)}" + (saved if trainer.saved_step else "")
-            ) from error
+            step, path = trainer.saved_step, shlex.quote(str(run.path))
+            saved = f"\n  saved at step {step:,}; go on with: fugu train --resume {path}" if step else ""
+            raise FuguError(f"{run.config.policy.net} raised {raised(error)}{saved}") from error
         if interrupt.asked:
             raise Interrupted(interrupt.asked, run, trainer.steps)
     return run

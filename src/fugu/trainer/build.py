@@ -26,7 +26,7 @@ from fugu.rollout.source import Source
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.imitation import learn_examples
 from fugu.trainer.loop import Trainer
-from fugu.trainer.memory import MANY, check_memory
+from fugu.trainer.memory import MANY, check_memory, check_network
 from fugu.trainer.precision import check_policy, check_precision
 from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.device import DeviceVec
@@ -49,8 +49,9 @@ def make_trainer(
     vec = _vec_on_device(config, device) or make_vec(config)
     try:
         config.minibatches(vec.num_agents * config.passes)  # refuses impossible sizes
-        if isinstance(vec, VecEnv):
+        if isinstance(vec, VecEnv) and device.type == "cpu":  # else batches are in the memory of the GPU
             check_memory(config, vec)
+            check_network(config, vec.spec)
         algorithm = make_algorithm(config, vec, device)
         check_policy(config.precision, algorithm.modules["policy"])
         _share_out(config.threads or usable_cores(), algorithm.modules["policy"])
@@ -134,7 +135,7 @@ def make_vec(config: TrainConfig) -> VecEnv:
     settings = dataclasses.replace(config.vector, infos=config.vector.infos or "none")
     if settings.backend == "device":
         settings = dataclasses.replace(settings, backend="auto", device=None)
-    if settings.num_envs > MANY:
+    if settings.num_envs > MANY and config.device == "cpu":
         with vector.make(config.env, env_kwargs=config.env_kwargs, config=VectorConfig(num_envs=1)) as one:
             check_memory(config, one)
     return vector.make(config.env, env_kwargs=config.env_kwargs, config=settings)
@@ -147,6 +148,8 @@ def find_device(name: str) -> torch.device:
         raise ConfigError(f"device={name!r} is not a device; use cpu or cuda") from None
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device={name!r}: training runs on cpu or cuda")
+    if device.type == "cpu" and device.index:
+        raise ConfigError(f"device={name!r}, but there is one CPU; use --device cpu, and --threads for how many of its cores")
     if device.type == "cuda" and not torch.cuda.is_available():
         why = "is built for the CPU only" if torch.version.cuda is None else "finds no GPU here"
         raise ConfigError(

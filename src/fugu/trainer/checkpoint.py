@@ -123,7 +123,7 @@ def find(folder: Path | str, which: str | int = "latest") -> Path:
     if found:
         raise CheckpointError(f"none of the {len(found)} checkpoints in {folder} is whole; train anew")
     raise CheckpointError(
-        f"there is no checkpoint in {folder}: its run has not come to the first one; wait for it, or train anew"
+        f"there is no checkpoint in {folder}: its run has not come to the first one. If it no longer runs, train anew"
     )
 
 

@@ -65,12 +65,16 @@ class CheckpointConfig:
     every: int | None = None
     """updates between two checkpoints; none: a tenth of the run, at least 10. Environments that cannot be saved start new episodes
     then"""
+    minutes: float = 10.0
+    """also when so many have passed since the last one, if the environments can be saved as they are; inf: not"""
     keep: int = 3
     """how many are kept, beside the best"""
 
     def __post_init__(self) -> None:
         if self.every is not None and self.every < 1:
             raise ConfigError(f"checkpoint.every={self.every} must be at least 1")
+        if not self.minutes > 0:
+            raise ConfigError(f"checkpoint.minutes={self.minutes} must be above 0")
         if self.keep < 1:
             raise ConfigError(f"checkpoint.keep={self.keep} must be at least 1")
 
@@ -206,7 +210,7 @@ class TrainConfig:
         if rows > batch:
             raise ConfigError(
                 f"minibatch={rows} is more than the batch of {batch} rows ({segments} segments x {self.horizon} steps); "
-                f"try --minibatch {batch}, or --horizon {-(-rows // segments)}"
+                f"try --minibatch {batch}, or --horizon {rows // math.gcd(rows, segments)}"
             )
         each = rows // self.horizon
         if segments % each:

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from os import _exit
 from types import FrameType
 from typing import Any
 
@@ -15,15 +17,21 @@ from fugu.rollout.onpolicy import Stopped
 
 PATIENCE_S = 2.0
 """how long a phase may go on after the signal"""
-DEAF_S = 1.0
-"""how long a second signal waits for the first to be noticed"""
+DEAF_S = 10.0
+"""how long a first signal may go unnoticed before a second one ends the process; a single operation of torch can take seconds"""
+OVER = b"\0"
+"""what the listener takes for the end: no signal has this number"""
+
+_entered: list[Interrupt] = []
+"""whose handlers are installed, the outermost first"""
 
 
 class Interrupt:
     """A context that catches SIGINT, SIGTERM and SIGHUP. A second SIGINT is a KeyboardInterrupt as ever.
 
     Python hears of a signal between two of its own instructions. In native code that never returns there are none, so a thread
-    listens too: at a second signal, if the first was not heard, the process ends on the spot.
+    listens too: at a second signal, if the first was not heard for ``DEAF_S``, the process ends on the spot. Processes that are
+    forked meanwhile, by an environment, obey signals as usual, and theirs are not taken for this one's.
     """
 
     def __init__(self) -> None:
@@ -37,6 +45,7 @@ class Interrupt:
         self._phase: str | None = None
         self._since = 0.0
         self._listener: threading.Thread | None = None
+        self._left = threading.Event()
         self._pipe = (-1, -1)
         """where signals are written to, and where they were before"""
 
@@ -50,6 +59,8 @@ class Interrupt:
             self._pipe = said, signal.set_wakeup_fd(said, warn_on_full_buffer=False)
             self._listener = threading.Thread(target=self._listen, args=(heard,), daemon=True)
             self._listener.start()
+            _watch_forks()
+            _entered.append(self)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -59,22 +70,33 @@ class Interrupt:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self._listener is not None:
-            listener, self._listener = self._listener, None
+            _entered.remove(self)
             said, before = self._pipe
             signal.set_wakeup_fd(before)
-            os.close(said)  # which the listener takes for the end
-            listener.join()
+            self._left.set()
+            os.write(said, OVER)  # closing it would not do: a fork may have it open
+            self._listener.join()
+            os.close(said)
 
     def _listen(self, heard: int) -> None:
-        asked = 0
+        first: float | None = None
         with open(heard, "rb", buffering=0) as signals:
-            while number := signals.read(1):
-                asked += number[0] in self._before
-                if asked < 2 or self.asked is not None:
+            while (number := signals.read(1)) != OVER:
+                if number[0] not in self._before:
                     continue
-                time.sleep(DEAF_S)
-                if self.asked is None and self._listener is not None:
-                    os._exit(128 + number[0])
+                if first is None:
+                    first = time.monotonic()
+                elif self.asked is None:
+                    self._left.wait(first + DEAF_S - time.monotonic())
+                    if self.asked is None and not self._left.is_set():
+                        _exit(128 + number[0])
+
+    def _forget(self) -> None:
+        """In a process that was forked: signals are as they were before."""
+        signal.set_wakeup_fd(-1)
+        os.close(self._pipe[0])
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     @contextmanager
     def hurry(self, phase: str) -> Iterator[Callable[[], bool]]:
@@ -115,3 +137,14 @@ class Interrupt:
         self._reminder = threading.Timer(PATIENCE_S + 0.1, os.kill, (os.getpid(), signal.SIGTERM))
         self._reminder.daemon = True
         self._reminder.start()
+
+
+@cache
+def _watch_forks() -> None:
+    """Once: what is registered stays."""
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+def _forget_all() -> None:
+    while _entered:
+        _entered.pop()._forget()

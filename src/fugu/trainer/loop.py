@@ -8,6 +8,7 @@ and put back in ``load``, so a run that goes on from a checkpoint does, bit for 
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -77,6 +78,7 @@ class Trainer:
         self._cut_off = False
         """whether it was said that episodes do not come to an end"""
         self.saved_step: int | None = None
+        self._saved_at = time.monotonic()
         self._empty = 0
         """updates in a row without a row to learn from"""
         self._failures = 0
@@ -126,8 +128,8 @@ class Trainer:
                     self._save_unfinished(before)
                 raise
             report(metrics)
-            if not self.finished and self._due(updates):
-                self._save_if_possible()
+            if not self.finished and (self._due(updates) or self._long_ago()):
+                self._save_if_possible(best=self._due(updates))
         if self.saved_step != self.steps:
             self.save(ending=True)
 
@@ -143,11 +145,17 @@ class Trainer:
             self._cut_off = True
             warnings.warn(
                 f"environments start anew at every checkpoint, and in {LATEST * self._every} updates not all agents came to the end of "
-                f"an episode; to let them, type --checkpoint.every {10 * self._every}",
+                f"an episode: longer ones are missing from all means; to let them end, type --checkpoint.every {10 * self._every}",
                 RuntimeWarning,
                 stacklevel=3,
             )
         return self.score.settled or late
+
+    def _long_ago(self) -> bool:
+        """Whether much would be lost if the process ended now. How fast a machine is must not change what is learned, so this is
+        only for environments that need not start anew."""
+        minutes = (time.monotonic() - self._saved_at) / 60
+        return self.folder is not None and self.source.can_snapshot and minutes > self.config.checkpoint.minutes
 
     def _save_unfinished(self, before: Mapping[str, torch.Tensor]) -> None:
         """Save what was learned up to a rollout that came to nothing; its environments are lost."""
@@ -224,9 +232,9 @@ class Trainer:
 
     # --- saving and loading ---
 
-    def save(self, *, envs: bool = True, ending: bool = False) -> None:
-        """Write a checkpoint. Environments that cannot be saved are restarted here as well as in the run that loads it, so that
-        both go on alike; not where the run ends anyway."""
+    def save(self, *, envs: bool = True, ending: bool = False, best: bool = True) -> None:
+        """Write a checkpoint, which may be the ``best``. Environments that cannot be saved are restarted here as well as in the run
+        that loads it, so that both go on alike; not where the run ends anyway."""
         if self.folder is None:
             return
         saved = self.source.snapshot() if envs else {}
@@ -246,11 +254,12 @@ class Trainer:
             "restart_seed": None if saved else self._restart_seed,
         }
         merit = None if self.score.value is None else self.algorithm.merit(self.score.value)
-        best = merit is not None and (self.best is None or merit > self.best)
+        best = best and merit is not None and (self.best is None or merit > self.best)
         if best:
             state["best"] = merit
         checkpoint.save(self.folder, self.steps, tensors, state, keep=self.config.checkpoint.keep, best=best)
         self.saved_step, self.best = self.steps, state["best"]
+        self._saved_at = time.monotonic()
         if not ending and envs:
             self._restart_unsaved()
 
@@ -269,10 +278,10 @@ class Trainer:
         self.score.restart()
         self._started = self.updates
 
-    def _save_if_possible(self) -> None:
+    def _save_if_possible(self, *, best: bool = True) -> None:
         """A disk that is full now may not be at the next checkpoint, so training goes on; but not for ever."""
         try:
-            self.save()
+            self.save(best=best)
             self._failures = 0
         except checkpoint.CheckpointError as error:
             self._failures += 1

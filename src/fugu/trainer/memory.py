@@ -1,10 +1,18 @@
-"""Whether a run's batch can be held in memory: asked before it is, since systems kill who takes too much without a word."""
+"""Whether a run's batch and network can be held in memory: asked before they are, since systems kill who takes too much without a
+word."""
 
 from __future__ import annotations
 
-import psutil
+import math
+from itertools import pairwise
 
+import psutil
+from gymnasium import spaces as gs
+
+from fugu.emulation.env import EnvSpec
 from fugu.errors import ConfigError
+from fugu.policy.encoder import is_image
+from fugu.spaces import Layout
 from fugu.trainer.checkpoint_format import show_bytes
 from fugu.trainer.config import TrainConfig
 from fugu.vector.config import nearest_divisor
@@ -32,6 +40,22 @@ def check_memory(config: TrainConfig, vec: VecEnv) -> None:
     if config.minibatch is not None:
         words += f" --minibatch {nearest_divisor(config.passes * envs, config.minibatch / horizon) * horizon}"
     raise ConfigError(f"{asked}, and {show_bytes(free)} of memory are free; try {words}")
+
+
+def check_network(config: TrainConfig, spec: EnvSpec) -> None:
+    """A ConfigError if the default network needs more than is free: weights, their gradients, and two numbers for each in Adam."""
+    if config.policy.net != "default":
+        return
+    free = psutil.virtual_memory().available
+    inputs = sum(math.prod(leaf.shape) for leaf in Layout(spec.observation_space).leaves if not is_image(leaf))
+    outputs = gs.flatdim(spec.action_space)
+    weights = sum(i * o for i, o in pairwise([inputs, *config.policy.hidden, outputs]))
+    if 4 * 4 * weights <= free:
+        return
+    raise ConfigError(
+        f"a network of {inputs:,} inputs, layers {config.policy.hidden} and {outputs:,} outputs takes {show_bytes(4 * 4 * weights)} "
+        f"to train, and {show_bytes(free)} of memory are free; choose smaller layers (--policy.hidden) or smaller spaces"
+    )
 
 
 def _power_of_two(most: float) -> int:

@@ -63,16 +63,22 @@ class Score:
         late = self._acted & ~self._ended
         if episodes < max(RECENT, ENOUGH * len(late)) and bool(late.any()):
             return
+        self._end()
+        self.settled = True
+
+    def restart(self) -> None:
+        """The environments start anew, all together. If no round has ended since the last time, none ever might: what has ended
+        then counts as one."""
+        if not self.settled and self._round[0]:
+            self._end()
+        self._begin()
+        self.settled = False
+
+    def _end(self) -> None:
         self._rounds.append(self._round)
         while sum(count for count, _ in self._rounds) - self._rounds[0][0] >= RECENT:
             self._rounds.popleft()
         self._begin()
-        self.settled = True
-
-    def restart(self) -> None:
-        """The environments start anew, all together."""
-        self._begin()
-        self.settled = False
 
     def _begin(self) -> None:
         self._round = 0, 0.0
