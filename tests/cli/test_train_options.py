@@ -11,7 +11,9 @@ import pytest
 from fugu.algorithm.config import PPOConfig, TokenPPOConfig
 from fugu.cli.main import main
 from fugu.cli.options import full_names, take_word
+from fugu.config import override
 from fugu.errors import ConfigError
+from fugu.presets import preset
 from fugu.run.run import Run
 from fugu.trainer.config import UNREAD, TrainConfig
 
@@ -181,6 +183,11 @@ def test_the_environment_is_the_word_that_is_no_value(typed: str, word: str | No
     assert take_word(typed.split(), TrainConfig) == (rest.split(), word)
 
 
+def test_two_environments_are_one_too_many(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "cartpole", "--steps", "100", "pendulum"]) == 2
+    assert "fugu train cartpole pendulum: a run has one environment" in capsys.readouterr().err
+
+
 def test_an_environment_may_come_after_options(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--steps", "100", "bandit", "--board", "off", "--runs", str(tmp_path)]) == 0
     assert Run("latest", tmp_path).config.env == "bandit"
@@ -198,3 +205,12 @@ def test_an_environment_may_come_after_options(tmp_path, capsys: pytest.CaptureF
 )
 def test_none_is_no_number_in_any_case(typed: str, whole: str) -> None:
     assert full_names(typed.split(), TrainConfig) == whole.split()
+
+
+@pytest.mark.parametrize("num_envs", [1, 3, 24, 30])
+def test_all_that_is_suggested_for_a_small_batch_fits(num_envs: int) -> None:
+    config = override(preset("cartpole"), {"num_envs": num_envs, "minibatch": 1024, "horizon": 32})
+    with pytest.raises(ConfigError, match="is more than the batch") as refused:
+        config.minibatches(num_envs)
+    for name, value in re.findall(r"--(\w+) (\d+)", str(refused.value)):
+        override(config, {name: int(value)}).minibatches(num_envs)

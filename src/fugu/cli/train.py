@@ -45,6 +45,10 @@ def main(argv: list[str]) -> int:
     name = named if name is None else name
     if named not in (None, name):
         raise ConfigError(f"fugu train {name} --env {named}: which of the two?")
+    if name is not None and (other := take_word(argv, TrainConfig)[1]) is not None:
+        raise ConfigError(
+            f"fugu train {name} {other}: a run has one environment; leave {other} out, or name the flag it is for"
+        )
     if help_asked:
         print(USAGE)
     elif not name and resumed is None:
