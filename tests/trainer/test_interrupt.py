@@ -191,6 +191,19 @@ def test_what_is_forked_obeys_signals_and_its_own_are_not_taken_for_ours(monkeyp
     assert os.WTERMSIG(os.waitpid(children[1], 0)[1]) == signal.SIGTERM
 
 
+def test_what_is_forked_may_leave_the_context_too():
+    child = None
+    try:
+        with Interrupt():
+            child = os.fork()
+        status = 0
+    except BaseException:
+        status = 1
+    if child == 0:
+        os._exit(status)
+    assert child is not None and os.waitpid(child, 0)[1] == status == 0
+
+
 def test_nothing_is_left_of_listening(no_leaks):
     before = signal.set_wakeup_fd(-1)
     for _ in range(3):

@@ -95,6 +95,7 @@ class Interrupt:
         """In a process that was forked: signals are as they were before."""
         signal.set_wakeup_fd(-1)
         os.close(self._pipe[0])
+        self._listener = None  # it is the parent's
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -128,8 +128,9 @@ class Trainer:
                     self._save_unfinished(before)
                 raise
             report(metrics)
-            if not self.finished and (self._due(updates) or self._long_ago()):
-                self._save_if_possible(best=self._due(updates))
+            due = not self.finished and self._due(updates)
+            if due or (not self.finished and self._long_ago()):
+                self._save_if_possible(best=due)
         if self.saved_step != self.steps:
             self.save(ending=True)
 
