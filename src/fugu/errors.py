@@ -39,7 +39,11 @@ class SandboxError(FuguError, RuntimeError):
     """Programs cannot be run as safely as was asked for, or not at all."""
 
 
-class MissingExtra(FuguError, ImportError):
+class NotInstalled(FuguError, ImportError):
+    """Something needs a package that is not installed; the message says what to type."""
+
+
+class MissingExtra(NotInstalled):
     """An optional dependency is not installed."""
 
     def __init__(self, feature: str, extra: str) -> None:

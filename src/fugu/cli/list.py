@@ -75,7 +75,7 @@ def environments() -> tuple[dict[str, list[str]], dict[str, str]]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for package in (*REGISTERING, *PACKAGES):
+        for package in dict.fromkeys((*REGISTERING.values(), *PACKAGES)):
             if importlib.util.find_spec(package) is not None:
                 _register(gymnasium, package)
     groups: dict[str, list[str]] = {NATIVE: list(names())} if names() else {}

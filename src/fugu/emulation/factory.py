@@ -23,7 +23,7 @@ from fugu.emulation.build import build, is_built, load
 from fugu.emulation.env import Autoreset, Env
 from fugu.emulation.gymnasium import GymnasiumEnv, _takes
 from fugu.emulation.native import NativeEnv, is_name, names
-from fugu.errors import ConfigError, FuguError, LoadError, did_you_mean
+from fugu.errors import ConfigError, FuguError, LoadError, NotInstalled, did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,10 @@ class Factory:
     emulation: Emulation = field(default_factory=Emulation)
 
     def __call__(self) -> Env:
-        return emulate(self.make(**self.kwargs), self.emulation)
+        try:
+            return emulate(self.make(**self.kwargs), self.emulation)
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise NotInstalled(str(error)) from error
 
 
 def factories(
@@ -162,6 +165,9 @@ def _from_name(name: str) -> Callable[..., Any]:
     if name not in gymnasium.registry:
         _register_known()
     if name not in gymnasium.registry:
+        for start, module in REGISTERING.items():
+            if name.startswith(start) and importlib.util.find_spec(module) is None:
+                raise _not_installed(name, module)
         raise ConfigError(
             f"no environment {name!r} is registered.{did_you_mean(name, [*names(), *NAMED, *gymnasium.registry])}"
         )
@@ -171,15 +177,36 @@ def _from_name(name: str) -> Callable[..., Any]:
 NAMED = {"coding": "fugu.envs.coding.env:Coding"}
 """environments of ours in Python: what people type -> where they are"""
 
-REGISTERING = ("fugu.envs", "ale_py", "minigrid", "nle", "minihack")
-"""packages whose ids people type without importing them first"""
+REGISTERING = {
+    "fugu/": "fugu.envs",
+    "ALE/": "ale_py",
+    "MiniGrid-": "minigrid",
+    "BabyAI-": "minigrid",
+    "NetHack": "nle",
+    "MiniHack-": "minihack",
+}
+"""how ids begin that people type without importing first what registers them, and what that is"""
+
+PACKAGES = {
+    "ale_py": "fugu-rl[atari]",
+    "minigrid": "fugu-rl[minigrid]",
+    "pettingzoo": "fugu-rl[pettingzoo]",
+    "mpe2": "mpe2",
+    "nle": "nle",
+    "minihack": "minihack",
+}
+"""what brings the modules of environments that we have presets for or know the ids of"""
 
 
 def _register_known() -> None:
     """Import those of ``REGISTERING`` that are installed; importing them registers their ids."""
-    for module in REGISTERING:
+    for module in dict.fromkeys(REGISTERING.values()):
         if importlib.util.find_spec(module) is not None:
             gymnasium.register_envs(importlib.import_module(module))
+
+
+def _not_installed(env: str, module: str) -> NotInstalled:
+    return NotInstalled(f'{env} needs a package that is not installed: pip install "{PACKAGES[module]}"')
 
 
 @dataclass(frozen=True)
@@ -223,6 +250,8 @@ def load_module(name: str, where: str) -> Any:
     except FuguError:
         raise
     except ModuleNotFoundError as error:
+        if error.name in PACKAGES:
+            raise _not_installed(where, error.name) from error
         raise ConfigError(f"{where!r}: cannot import {name!r}: {error}") from error
     except (Exception, SystemExit) as error:
         raise LoadError(name, error) from error

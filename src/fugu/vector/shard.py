@@ -18,7 +18,7 @@ from gymnasium import spaces as gs
 
 from fugu.emulation.env import Deferred, Env, Infos, Rows, is_deferred
 from fugu.emulation.factory import Factory
-from fugu.errors import ConfigError, EnvError, SandboxError
+from fugu.errors import ConfigError, EnvError, NotInstalled, SandboxError
 from fugu.vector.buffers import SLOTS, Buffers
 from fugu.vector.config import InfoMode, OnError
 from fugu.vector.runner import Options
@@ -70,7 +70,7 @@ class Shard:
         except BaseException as error:
             failed = self._error(error, len(self.envs), "make")
             self.close()
-            if isinstance(error, ConfigError | SandboxError) or not isinstance(error, Exception | SystemExit):
+            if isinstance(error, ConfigError | NotInstalled | SandboxError) or not isinstance(error, Exception | SystemExit):
                 raise  # says it well already; or not the env's doing
             raise failed from error
 

@@ -166,7 +166,7 @@ def _build_fix(factory: Factory, error: BaseException) -> str:
             return f"there is no parameter {wrong!r}.{did_you_mean(wrong, names)}"
         if names:
             return f"pass its parameters as env_kwargs (--env.NAME VALUE); it takes {', '.join(names)}"
-    if isinstance(error, ImportError):
+    if isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled):
         return "install what is missing; `fugu doctor` lists the extras"
     return "make it build without arguments, or pass them as env_kwargs (--env.NAME VALUE)"
 
