@@ -173,3 +173,12 @@ def test_a_measurement_says_that_the_environment_has_ended_its_process(command: 
     done = fugu(tmp_path, *command, written(tmp_path, step="os._exit(0)"), "--num-envs", "2", "--seconds", "0.1")
     assert done.returncode == 1 and done.stdout == "" and "Traceback" not in done.stderr
     assert done.stderr.startswith("the process of the environment ended with exit code 0\nlook for os._exit()")
+
+
+def test_a_terminal_is_told_how_long_the_command_will_wait(monkeypatch, capsys):
+    monkeypatch.setattr("fugu.cli.apart.PATIENCE_S", 0.1)
+    apart(time.sleep, 0.5, timeout=60.0)
+    assert capsys.readouterr().err == ""  # not a terminal
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    apart(time.sleep, 0.5, timeout=60.0)
+    assert capsys.readouterr().err == "no answer yet; waiting for at most 60 seconds in all (--timeout)\n"

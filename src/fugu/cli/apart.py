@@ -32,6 +32,8 @@ Result = TypeVar("Result")
 
 POLL_S = 0.1
 """how often the command looks whether the process is alive; its pipe stays open where it has forked others"""
+PATIENCE_S = 5.0
+"""after which a terminal is told for how long the command will wait"""
 POLITE_S = 1.0
 """how long the process may take to end after it has answered"""
 LOOK = 0.9
@@ -102,8 +104,13 @@ def _start_method() -> str:
 
 def _receive(answer: Connection, pid: int, timeout: float | None) -> bytes | None:
     """The answer, or None where the process is over or late."""
-    until = math.inf if timeout is None else time.monotonic() + timeout
+    start = time.monotonic()
+    until = math.inf if timeout is None else start + timeout
+    told = timeout is None or not sys.stderr.isatty()
     while not answer.poll(max(0.0, min(POLL_S, until - time.monotonic()))):
+        if not told and time.monotonic() - start > PATIENCE_S:
+            print(f"no answer yet; waiting for at most {timeout:g} seconds in all (--timeout)", file=sys.stderr)
+            told = True
         if (_is_over(pid) or time.monotonic() >= until) and not answer.poll():
             return None
     try:
