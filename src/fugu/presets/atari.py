@@ -31,6 +31,7 @@ def game(env: str, steps: int = 5_000_000) -> TrainConfig:
 PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     "ALE/Pong-v5": partial(game, "ALE/Pong-v5"),
     "ALE/MsPacman-v5": partial(game, "ALE/MsPacman-v5"),
+    "ALE/SpaceInvaders-v5": partial(game, "ALE/SpaceInvaders-v5"),
     "ALE/Breakout-v5": partial(game, "ALE/Breakout-v5", 10_000_000),  # its curve rises that long
 }
 """of the games that were trained to the end; all others are given the same settings"""
