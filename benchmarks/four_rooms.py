@@ -3,8 +3,8 @@
     python benchmarks/four_rooms.py --out benchmarks/results/four_rooms.json
 
 ``shortest`` knows all of the world and walks straight to the goal: more is not possible. ``explorer`` sees what an agent sees, but
-forgets nothing, knows how large the world is and where it stands in it, and how its view works: until it sees the goal, it goes where
-it sees most that is new per action. Needs the extra ``minigrid``.
+forgets nothing, knows the plan of the rooms but for the gaps between them, where it stands, and how its view works: until it sees the
+goal, it goes where it sees most that is new per action. Needs the extra ``minigrid``.
 """
 
 from __future__ import annotations

@@ -175,7 +175,9 @@ def test_a_measurement_says_that_the_environment_has_ended_its_process(command: 
     assert done.stderr.startswith("the process of the environment ended with exit code 0\nlook for os._exit()")
 
 
-def test_a_terminal_is_told_how_long_the_command_will_wait(monkeypatch, capsys):
+def test_a_terminal_is_told_how_long_the_command_will_wait(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("fugu.cli.apart.PATIENCE_S", 0.1)
     apart(time.sleep, 0.5, timeout=60.0)
     assert capsys.readouterr().err == ""  # not a terminal

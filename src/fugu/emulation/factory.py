@@ -187,7 +187,7 @@ REGISTERING = {
 }
 """how ids begin that people type without importing first what registers them, and what that is"""
 
-PACKAGES = {
+INSTALL = {
     "ale_py": "fugu-rl[atari]",
     "minigrid": "fugu-rl[minigrid]",
     "pettingzoo": "fugu-rl[pettingzoo]",
@@ -206,7 +206,7 @@ def _register_known() -> None:
 
 
 def _not_installed(env: str, module: str) -> NotInstalled:
-    return NotInstalled(f'{env} needs a package that is not installed: pip install "{PACKAGES[module]}"')
+    return NotInstalled(f'{env} needs a package that is not installed: pip install "{INSTALL[module]}"')
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ def load_module(name: str, where: str) -> Any:
     except FuguError:
         raise
     except ModuleNotFoundError as error:
-        if error.name in PACKAGES:
+        if error.name in INSTALL:
             raise _not_installed(where, error.name) from error
         raise ConfigError(f"{where!r}: cannot import {name!r}: {error}") from error
     except (Exception, SystemExit) as error:

@@ -128,8 +128,8 @@ class Trainer:
                     self._save_unfinished(before)
                 raise
             report(metrics)
-            due = not self.finished and self._due(updates)
-            if due or (not self.finished and self._long_ago()):
+            due = self._due(updates)
+            if not self.finished and (due or self._long_ago()):
                 self._save_if_possible(best=due)
         if self.saved_step != self.steps:
             self.save(ending=True)
