@@ -128,9 +128,10 @@ class Trainer:
                     self._save_unfinished(before)
                 raise
             report(metrics)
-            due = self._due(updates)
-            if not self.finished and (due or self._long_ago()):
-                self._save_if_possible(best=due)
+            if not self.finished:
+                due = self._due(updates)
+                if due or self._long_ago():
+                    self._save_if_possible(best=due)
         if self.saved_step != self.steps:
             self.save(ending=True)
 
