@@ -31,6 +31,25 @@ SEEDS = 2**63
 """seeds are below this, which every generator takes"""
 
 
+def fixed(default: Any = dataclasses.MISSING, *, default_factory: Any = dataclasses.MISSING) -> Any:
+    """Declare a field that a run keeps for good, because its weights, statistics or environments would not fit another value."""
+    if default_factory is not dataclasses.MISSING:
+        return dataclasses.field(default_factory=default_factory, metadata={"fixed": True})
+    return dataclasses.field(default=default, metadata={"fixed": True})
+
+
+def fixed_paths(config: Any) -> list[tuple[str, ...]]:
+    """Return the paths of all ``fixed`` fields of ``config`` and of its sections."""
+    paths: list[tuple[str, ...]] = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.metadata.get("fixed"):
+            paths.append((field.name,))
+        elif dataclasses.is_dataclass(value):
+            paths += [(field.name, *path) for path in fixed_paths(value)]
+    return paths
+
+
 def to_toml(config: Any) -> str:
     """The config as a commented TOML document."""
     import tomlkit
@@ -49,6 +68,11 @@ def to_toml(config: Any) -> str:
 
 def from_toml(kind: type[Config], path: Path) -> Config:
     """Read back what ``to_toml`` wrote. Unknown names, wrong types and impossible values are one ``ConfigError`` with all of them."""
+    return structure(kind, read_toml(path), str(path))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the tables of a file that ``to_toml`` wrote, after looking whether it is whole."""
     try:
         text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text)
@@ -62,7 +86,7 @@ def from_toml(kind: type[Config], path: Path) -> Config:
         raise ConfigError(
             f"{path} does not end with {END!r}, so a part of it may be missing; put it back as it was written, or start a new run"
         )
-    return structure(kind, data, str(path))
+    return data
 
 
 def structure(kind: type[Config], data: Mapping[str, Any], where: str) -> Config:
@@ -133,7 +157,15 @@ def field_paths(kind: type) -> tuple[tuple[str, ...], ...]:
 
 @functools.cache
 def field_help(kind: type) -> dict[str, str]:
-    """Field -> the string under it."""
+    """Return the string under each field, those of the classes it inherits from included."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if dataclasses.is_dataclass(base) and "__doc__" in vars(base) and not vars(base).get("_made"):
+            found |= _own_help(base)
+    return found
+
+
+def _own_help(kind: type) -> dict[str, str]:
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
     found = {}
     for statement, after in itertools.pairwise(body):

@@ -16,7 +16,7 @@ from fugu.algorithm.ratings import Ratings, players
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
 from fugu.rollout.batch import Batch
-from fugu.run.config import LogConfig
+from fugu.trainer.config_parts import LogConfig
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import CheckpointConfig, TrainConfig

@@ -12,7 +12,7 @@ from benchmarks.learning import in_process
 import fugu
 from fugu.algorithm.config import MAPPOConfig, PPOConfig
 from fugu.policy.config import PolicyConfig
-from fugu.run.config import LogConfig
+from fugu.trainer.config_parts import LogConfig
 from fugu.trainer.config import OptimizerConfig, TrainConfig
 from fugu.vector.config import VectorConfig
 

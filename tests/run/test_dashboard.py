@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fugu.run import dashboard
-from fugu.run.config import LogConfig
+from fugu.trainer.config_parts import LogConfig
 from fugu.run.dashboard import Dashboard, Header
 from tests.timing import in_time
 
@@ -99,7 +99,7 @@ def test_a_pipe_gets_plain_lines_the_first_at_once_even_if_colour_is_forced(tmp_
 
 READER_GONE = """
 import os, sys, time
-from fugu.run.config import LogConfig
+from fugu.trainer.config_parts import LogConfig
 from fugu.run.dashboard import Dashboard, Header
 dash = Dashboard(Header(run="r", env="e", total_steps=1000), LogConfig(interval=0.01))
 sys.stdin.readline()

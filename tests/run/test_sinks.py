@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from fugu.errors import ConfigError, FuguError, MissingExtra
-from fugu.run.config import LogConfig
+from fugu.trainer.config_parts import LogConfig
 from fugu.run.sinks import JsonLines, Sinks, open_sinks
 from fugu.run.store import RunError, RunFolder
 

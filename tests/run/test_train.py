@@ -14,7 +14,7 @@ import pytest
 import fugu
 from fugu.cli.main import main
 from fugu.errors import ConfigError, FuguError
-from fugu.run.config import LogConfig
+from fugu.trainer.config_parts import LogConfig
 from fugu.run.overview import overviews
 from fugu.run.store import RunError
 from fugu.run.train import Interrupted

@@ -19,6 +19,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from fugu.ranks import ALONE, Ranks
+
 Scale = Literal["group", "batch", "none"]
 
 EPS = 1e-4
@@ -36,8 +38,8 @@ class GroupAdvantage(NamedTuple):
     """[episodes] whether it has a score"""
 
 
-def group_advantage(score: Tensor, group: Tensor, *, groups: int, scale: Scale) -> GroupAdvantage:
-    """``groups``: how many there are, also such that no episode belongs to."""
+def group_advantage(score: Tensor, group: Tensor, *, groups: int, scale: Scale, ranks: Ranks = ALONE) -> GroupAdvantage:
+    """Compare the episodes of each group. ``groups``: how many there are, also such that no episode belongs to."""
     scored = ~score.isnan()
     known = torch.where(scored, score, 0.0)
     count = _sum(scored.to(score.dtype), group, groups)
@@ -50,9 +52,10 @@ def group_advantage(score: Tensor, group: Tensor, *, groups: int, scale: Scale) 
     if scale == "group":
         difference = difference / (deviation[group] + EPS)
     elif scale == "batch":
-        center = known.sum() / scored.sum().clamp(min=1)
-        square = torch.where(scored, known - center, 0.0).square().sum()
-        difference = difference / ((square / (scored.sum() - 1).clamp(min=1)).sqrt() + EPS)
+        many = ranks.sum(scored.sum())
+        center = ranks.sum(known.sum()) / many.clamp(min=1)
+        square = ranks.sum(torch.where(scored, known - center, 0.0).square().sum())
+        difference = difference / ((square / (many - 1).clamp(min=1)).sqrt() + EPS)
     return GroupAdvantage(difference, deviation, differs, scored)
 
 

@@ -1,70 +1,84 @@
-"""The settings of the algorithms, apart from the code, so that reading a command line needs no torch."""
+"""Settings of PPO and of what is built on it, apart from the code, so that reading a command line needs no torch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from fugu.config import fixed
 from fugu.errors import ConfigError, did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig:
-    """Proximal policy optimization (Schulman et al. 2017, arXiv:1707.06347)."""
+class SurrogateConfig:
+    """The loss of PPO, whatever its rows are (Schulman et al. 2017, arXiv:1707.06347)."""
+
+    clip: float = 0.2
+    """Change of an action's probability at which its gradient is cut; 0.2 means 20%"""
+    value_clip: float | None = None
+    """The same bound for values, in units of value; none: no bound"""
+    value_huber: float | None = None
+    """Value errors above this count linearly instead of squared (Huber), in the units the network predicts; none: all squared"""
+    value_coef: float = 0.5
+    """Weight of the value loss"""
+    normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
+    """Rows over which advantages are brought to mean 0 and deviation 1: those of the minibatch, of the batch, or none"""
+    target_kl: float | None = None
+    """Divergence from the acting policy at which a batch is left; none: every minibatch is used"""
+
+    def __post_init__(self) -> None:
+        for field in ("clip", "value_clip", "value_huber", "target_kl"):
+            value = getattr(self, field)
+            if value is not None and not value > 0:
+                raise ConfigError(f"ppo.{field}={value} must be above 0")
+        if not 0 <= self.value_coef < math.inf:
+            raise ConfigError(f"ppo.value_coef={self.value_coef} must be 0 or above")
+        if self.normalize_advantage not in ("minibatch", "batch", "none"):
+            raise ConfigError(f"ppo.normalize_advantage={self.normalize_advantage!r} must be one of minibatch, batch, none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeamPPOConfig(SurrogateConfig):
+    """Proximal policy optimization on segments."""
 
     gamma: float = 0.99
-    """discount per step, 0 to 1"""
+    """Discount per step, 0 to 1"""
     lam: float = 0.95
-    """decay of the advantage estimate, 0 (one step) to 1 (whole episodes)"""
-    clip: float = 0.2
-    """how far the probability of an action may move before its gradient is cut; 0.2: by 20%"""
-    value_clip: float | None = None
-    """the same for values, in units of value; none: not clipped"""
-    value_huber: float | None = None
-    """errors of values beyond this, in the units the network predicts, count linearly and not squared (Huber); none: all squared"""
-    value_coef: float = 0.5
-    """weight of the value loss"""
+    """Decay of the advantage estimate, 0 (one step) to 1 (whole episodes)"""
     entropy_coef: float = 0.01
-    """weight of the entropy bonus"""
+    """Weight of the entropy bonus"""
     entropy_final: float | None = None
-    """what entropy_coef shrinks to, linearly, by the end; none: it stays"""
-    normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
-    """to mean 0 and deviation 1 over the unmasked rows of the minibatch, of the whole batch, or not"""
-    normalize_reward: bool = False
-    """divide rewards by the running deviation of the discounted return"""
-    normalize_value: bool = False
-    """let the network predict values in units of the running deviation of the value targets"""
+    """Entropy weight at the end of training, approached linearly; none: it stays"""
+    normalize_reward: bool = fixed(False)
+    """Divide rewards by the running deviation of the discounted return"""
     reward_clip: float | None = None
-    """bound of a reward, after normalising; none: no bound"""
-    target_kl: float | None = None
-    """stop learning from a batch when the policy has moved this far; none: never"""
+    """Bound of a reward, after normalising; none: no bound"""
     vtrace: bool = False
-    """correct the advantage with fresh ratios and values in every minibatch (V-trace); pays when a batch is used often"""
+    """Correct advantages with fresh ratios and values in every minibatch (V-trace); pays when a batch is used often"""
     rho_clip: float = 1.0
     """V-trace: bound of the ratio for a row's own error"""
     c_clip: float = 1.0
     """V-trace: bound of the ratio for what flows back through a row"""
     priority: float = 0.0
-    """draw segments in proportion to their mean absolute advantage to this power; 0: every segment once per epoch"""
+    """Draw segments in proportion to their mean absolute advantage to this power; 0: every segment once per epoch"""
     priority_correction: float = 0.4
-    """how much of the bias of drawing by priority is corrected at the start, 0 to 1; it grows to 1 by the end"""
+    """Share of the bias of drawing by priority that is corrected at the start, 0 to 1; it grows to 1 by the end"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for field in ("gamma", "lam", "priority_correction"):
             if not 0 <= getattr(self, field) <= 1:
                 raise ConfigError(f"ppo.{field}={getattr(self, field)} must be between 0 and 1")
-        for field in ("clip", "rho_clip", "c_clip", "value_clip", "value_huber", "reward_clip", "target_kl"):
+        for field in ("rho_clip", "c_clip", "reward_clip"):
             value = getattr(self, field)
             if value is not None and not value > 0:
                 raise ConfigError(f"ppo.{field}={value} must be above 0")
-        for field in ("value_coef", "entropy_coef", "entropy_final", "priority"):
+        for field in ("entropy_coef", "entropy_final", "priority"):
             value = getattr(self, field)
             if value is not None and not 0 <= value < math.inf:
                 raise ConfigError(f"ppo.{field}={value} must be 0 or above")
-        if self.normalize_advantage not in ("minibatch", "batch", "none"):
-            raise ConfigError(f"ppo.normalize_advantage={self.normalize_advantage!r} must be one of minibatch, batch, none")
         if self.vtrace and self.normalize_advantage == "batch":
             raise ConfigError(
                 "ppo.vtrace computes advantages anew in every minibatch, so they cannot be normalised over the batch; "
@@ -72,113 +86,19 @@ class PPOConfig:
             )
 
 
-_TOKEN_CLIP = {"scale": "group", "ratio": "token", "cut": "clip", "clip_low": 0.2, "clip_high": 0.2, "refill_rounds": 0}
-
-VARIANTS: Mapping[str, Mapping[str, Any]] = {
-    "grpo": {**_TOKEN_CLIP, "average": "sequence"},
-    "dr_grpo": {**_TOKEN_CLIP, "scale": "none", "average": "longest"},
-    "dapo": {**_TOKEN_CLIP, "clip_high": 0.28, "average": "token", "refill_rounds": 3},
-    "gspo": {**_TOKEN_CLIP, "ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "average": "sequence"},
-    "cispo": {**_TOKEN_CLIP, "cut": "weight", "clip_high": 4.0, "average": "token"},
-}
-"""what the papers mean by these names: arXiv:2402.03300, 2503.20783, 2503.14476, 2507.18071, 2506.13585"""
-
-
 @dataclass(frozen=True, kw_only=True)
-class GRPOConfig:
-    """Group-relative policy optimization: episodes that began alike are compared with each other; there is no critic."""
+class PPOConfig(TeamPPOConfig):
+    """Proximal policy optimization on segments, with a critic of one's own."""
 
-    variant: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"] = "grpo"
-    """what the settings below are, where they are none"""
-    group_size: int = 8
-    """episodes that begin alike; must divide the number of environments"""
-    scale: Literal["group", "batch", "none"] | None = None
-    """unit of advantages: the deviation of returns in the group, in the batch, or that of the returns themselves"""
-    ratio: Literal["token", "sequence"] | None = None
-    """what is compared with the policy that acted: each token, or the geometric mean over an episode"""
-    clip_low: float | None = None
-    """how far the ratio may fall below 1 before a gradient is cut"""
-    clip_high: float | None = None
-    """how far it may rise above 1; for cispo the bound of what a token is weighed with, less 1"""
-    average: Literal["sequence", "token", "longest"] | None = None
-    """of the loss: over tokens of an episode and then episodes, over all tokens, or sum over episodes and longest possible"""
-    refill_rounds: int | None = None
-    """how often groups whose episodes all have the same return are drawn anew; 0: they stay, and teach nothing"""
-    truncated_episodes: Literal["count", "mask"] = "count"
-    """an episode that was cut off counts with the return it had, or is left out"""
-    overlong_margin: int = 0
-    """an episode loses up to 1 of its return, linearly, over the last so many tokens before the limit; 0: nothing"""
-    entropy_bonus: float = 0.0
-    """weight of the entropy"""
-    reference_coef: float = 0.0
-    """weight of the divergence from the policy that training began with; 0: there is no such reference"""
-    reference_kl: Literal["k2", "k3"] = "k2"
-    """its estimate: k2 has the gradient of KL(policy || reference), k3 that of KL(reference || policy)"""
-    importance_cap: float | None = None
-    """correct for what the sampler's probabilities differ from the learner's, by weights of at most this; none: take them to be
-    the same"""
-    micro_batch: int | None = None
-    """episodes per forward and backward pass; none: the whole minibatch. Takes less memory, changes nothing else"""
-
-    def __post_init__(self) -> None:
-        if self.variant not in VARIANTS:
-            hint = did_you_mean(str(self.variant), VARIANTS)
-            raise ConfigError(f"grpo.variant={self.variant!r} must be one of {', '.join(VARIANTS)}.{hint}")
-        choices = {"scale": ("group", "batch", "none"), "ratio": ("token", "sequence"), "reference_kl": ("k2", "k3")}
-        choices |= {"average": ("sequence", "token", "longest"), "truncated_episodes": ("count", "mask")}
-        for field, names in choices.items():
-            value = getattr(self, field)
-            if value is not None and value not in names:
-                raise ConfigError(f"grpo.{field}={value!r} must be one of {', '.join(names)}; type --grpo.{field} {names[0]}")
-        if self.group_size < 2:
-            raise ConfigError(
-                f"grpo.group_size={self.group_size}: an episode is compared with others of its group, so there must be at least 2; "
-                "try --grpo.group-size 8"
-            )
-        for field in ("clip_low", "clip_high", "importance_cap", "micro_batch"):
-            value = getattr(self, field)
-            if value is not None and not value > 0:
-                raise ConfigError(f"grpo.{field}={value} must be above 0")
-        for field in ("refill_rounds", "overlong_margin", "entropy_bonus", "reference_coef"):
-            value = getattr(self, field)
-            if value is not None and not 0 <= value < math.inf:
-                raise ConfigError(f"grpo.{field}={value} must be 0 or above")
-
-    def setting(self, name: str) -> Any:
-        """A field, or what the variant says where it is None."""
-        value = getattr(self, name, None)
-        return VARIANTS[self.variant][name] if value is None else value
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenPPOConfig:
-    """PPO over the tokens of whole answers, with a value for every token. Of ``ppo`` it reads clip, value_clip, value_huber,
-    value_coef, normalize_advantage and target_kl."""
-
-    token_gamma: float = 1.0
-    """discount per token, 0 to 1, in the place of ppo.gamma"""
-    token_lam: float = 0.95
-    """decay of the advantage estimate per token, 0 (one token) to 1 (whole episodes), in the place of ppo.lam"""
-    token_entropy: float = 0.0
-    """weight of the entropy, in the place of ppo.entropy_coef"""
-    episodes_at_once: int | None = None
-    """episodes per forward and backward pass; none: the whole minibatch. Takes less memory, changes nothing else"""
-
-    def __post_init__(self) -> None:
-        for field in ("token_gamma", "token_lam"):
-            if not 0 <= getattr(self, field) <= 1:
-                raise ConfigError(f"token_ppo.{field}={getattr(self, field)} must be between 0 and 1")
-        if not 0 <= self.token_entropy < math.inf:
-            raise ConfigError(f"token_ppo.token_entropy={self.token_entropy} must be 0 or above")
-        if self.episodes_at_once is not None and not self.episodes_at_once > 0:
-            raise ConfigError(f"token_ppo.episodes_at_once={self.episodes_at_once} must be above 0")
+    normalize_value: bool = fixed(False)
+    """Let the network predict values in units of the running deviation of the value targets"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelfPlayConfig:
     """Self-play of two players, with a pool of earlier versions of the policy."""
 
-    pool: int = 8
+    pool: int = fixed(8)
     """how many earlier versions are kept, spread over the training so far"""
     snapshot_every: int = 20
     """updates between two of them"""
@@ -188,7 +108,7 @@ class SelfPlayConfig:
     """which one: any, or rather those that are hard to beat by their rating"""
     noise: float = 0.0
     """share of their moves that are drawn at random, so that what they lead to is not always the same"""
-    opponents: tuple[str, ...] = ()
+    opponents: tuple[str, ...] = fixed(())
     """runs whose newest policies join the pool at the start"""
 
     def __post_init__(self) -> None:
@@ -279,7 +199,7 @@ class SafeConfig:
     """pid: weight of how fast the violation grows"""
     smoothing: float = 0.8
     """what is left of an old violation in the smoothed one after a batch, 0 to 1; pid reads it, and which checkpoint is the best"""
-    delay: int = 10
+    delay: int = fixed(10)
     """pid: batches over which growth is measured"""
     cost_gamma: float = 0.99
     """discount of costs per step, 0 to 1"""

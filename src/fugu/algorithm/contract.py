@@ -1,91 +1,85 @@
-"""What the training loop asks of an algorithm. No base class: having these members is enough.
+"""The base class of all algorithms: what an author writes, and a default for everything that is not the algorithm.
 
-The loop is: a source fills a batch with ``act``; ``prepare`` adds columns to it once, without gradients; for minibatches of whole
-segments, ``loss`` is minimised until ``enough``; then ``finish``. ``progress`` runs from 0 to 1 over the training.
+The loop is: a source plays a batch with ``act``; ``prepare`` adds columns to it once, without gradients; for minibatches of whole
+segments ``loss`` is minimised until ``enough``; then ``finish``. ``progress`` runs from 0 to 1 over the training.
+
+An algorithm is an ``nn.Module``. Its weights and statistics are found as those of any module, its random generators by looking at the
+attributes of all its parts; a checkpoint holds them, and nothing needs to be listed. What is no tensor goes through torch's own
+``get_extra_state`` and ``set_extra_state``, as a mapping of tensors. Each part that is a direct attribute has an optimizer and a bound
+on its gradient of its own, so that one does not change how another learns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from fugu.algorithm.setup import Setup
+from fugu.ranks import ALONE, Ranks
+from fugu.rollout.acting import Act, Seen
 from fugu.rollout.batch import Batch
-from fugu.rollout.device import Whole
-from fugu.rollout.episodes import Groups
-from fugu.rollout.onpolicy import Actor
-from fugu.vector.device import DeviceVec
-
-if TYPE_CHECKING:
-    from fugu.trainer.config import TrainConfig
+from fugu.rollout.envs import Envs
+from fugu.rollout.source import Source
 
 Metrics = dict[str, Tensor]
 """name (``loss/...``) -> a scalar without gradient"""
 
 
-class Algorithm(Protocol):
-    modules: dict[str, nn.Module]
-    """everything with weights or statistics that a checkpoint must hold; ``policy`` is what acts. The gradient of each is bounded on
-    its own, so that one does not change how another learns"""
+@dataclass(frozen=True, kw_only=True)
+class NoSettings:
+    """No settings."""
 
-    generators: list[torch.Generator]
-    """where its randomness comes from, so that a CUDA graph can go on with it; ``act`` may be given another"""
 
-    groups: Groups | None
-    """which episodes a batch is to be made of; None: of segments of ``horizon`` rows, wherever episodes begin and end"""
+class Algorithm(nn.Module):
+    """Learns a policy. Subclasses write ``act`` and ``loss``, and where they need them the other members."""
 
-    @property
-    def columns(self) -> Mapping[str, tuple[tuple[int, ...], torch.dtype]]:
-        """What ``act`` keeps of a row, by name: shape and dtype."""
-        ...
+    Config: ClassVar[type] = NoSettings
+    """the settings: a frozen dataclass whose fields have defaults, each with its help text under it"""
 
-    @property
-    def state_size(self) -> int:
-        """How many numbers ``act`` carries on from an agent's row to its next; 0: none."""
-        ...
+    enough: Callable[[Metrics], bool] | None = None
+    """asked after every minibatch, with its metrics, whether a batch has been learned from enough; None: it never has, and on a GPU
+    nothing waits for the answer"""
 
-    @property
-    def act(self) -> Actor: ...
+    def __init__(self, policy: nn.Module, settings: Any = None, *, seed: int = 0, ranks: Ranks = ALONE) -> None:
+        super().__init__()
+        self.policy = policy
+        self.settings = settings
+        self.ranks = ranks
+        self.device = next(policy.parameters()).device
+        self.generator = torch.Generator(self.device).manual_seed(seed)
 
-    def begin(self) -> None:
-        """The policy was changed from outside before its first batch, by imitation: what was copied from it is copied again."""
+    @classmethod
+    def build(cls, setup: Setup) -> Algorithm:
+        """Make the algorithm of a run. By default its policy is the network that the run's config describes."""
+        return cls(setup.policy(), setup.settings, seed=setup.seeds.act, ranks=setup.ranks)
 
-    def prepare(self, batch: Batch, progress: float | Tensor) -> Batch: ...
+    def source(self, envs: Envs) -> Source:
+        """Return where batches come from. By default every agent acts ``horizon`` times between two updates."""
+        return envs.on_policy(self)
 
-    def loss(self, batch: Batch) -> tuple[Tensor, Metrics]: ...
+    def act(self, seen: Seen) -> Act:
+        """Choose actions, without gradients. What ``Act.columns`` holds stands in the batch."""
+        raise NotImplementedError(f"{type(self).__name__}.act")
 
-    @property
-    def asks(self) -> str | None:
-        """Why ``enough`` must be asked after every minibatch; None: it never says yes."""
-        ...
+    def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
+        """Add to a batch what does not change while it is learned from; called once, without gradients."""
+        return batch
 
-    def enough(self, metrics: Metrics) -> bool:
-        """Whether a batch has been learned from enough, judged by the minibatch just done."""
-        ...
+    def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
+        """Return what is to be minimised on a minibatch, a scalar, and metrics."""
+        raise NotImplementedError(f"{type(self).__name__}.loss")
 
     def finish(self, batch: Batch) -> Metrics:
-        """After the last minibatch of a batch: what is to be said of it as a whole."""
-        ...
+        """Take a batch that was learned from into running statistics; returns metrics of it as a whole. Called without gradients."""
+        return {}
 
     def merit(self, score: float) -> float | None:
-        """What checkpoints are compared by, to know the best: ``score``, the mean return of late, or what says more; None: this one
-        cannot be the best."""
-        ...
-
-    def fuse(self, config: TrainConfig) -> None:
-        """From now on do the same in a few kernels, where there are any for it."""
-
-    def whole(self, vec: DeviceVec) -> Whole | None:
-        """What lets these environments run for a whole horizon in one kernel, where there is one."""
-        ...
+        """Return what checkpoints are compared by. ``score`` is the mean return; None: this one cannot be the best."""
+        return score
 
     def restarted(self) -> None:
-        """All environments have started new episodes."""
-
-    def state(self) -> dict[str, Tensor]:
-        """What else a checkpoint must hold: random generators, running sums."""
-        ...
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None: ...
+        """Forget what was summed over episodes that are still running: all environments have started new ones."""

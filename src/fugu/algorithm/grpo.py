@@ -13,68 +13,69 @@ many groups have nothing to compare, ``loss/unscored`` how many episodes have no
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from fugu.advantage.group import group_advantage, group_differs, overlong_penalty
-from fugu.algorithm.accumulate import in_parts
-from fugu.algorithm.config import GRPOConfig
-from fugu.algorithm.contract import Metrics
-from fugu.algorithm.episodic import Episodic, check_passes
-from fugu.algorithm.group_losses import GroupLoss, GroupLossSettings, group_loss, token_weight
-from fugu.algorithm.make import choosing_policy
+from fugu.algorithm.config_episodes import GRPOConfig
+from fugu.algorithm.contract import Algorithm, Metrics
+from fugu.algorithm.parts.accumulate import in_parts
+from fugu.algorithm.parts.episodic import cut_off, draw
+from fugu.algorithm.parts.group_losses import GroupLoss, GroupLossSettings, group_loss, token_weight
+from fugu.algorithm.settings import GRPOSettings
+from fugu.algorithm.setup import Setup
 from fugu.policy.choices import Chooser, Judged
+from fugu.ranks import ALONE, Ranks
+from fugu.rollout.acting import Act, Seen
 from fugu.rollout.batch import Batch
+from fugu.rollout.envs import Envs
 from fugu.rollout.episodes import Groups
-from fugu.vector.device import DeviceVec
-from fugu.vector.vecenv import VecEnv
-
-if TYPE_CHECKING:
-    from fugu.trainer.config import TrainConfig
+from fugu.rollout.source import Source
 
 
-def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> GRPO:
-    check_passes(config)
-    return GRPO(choosing_policy(config, vec, device), config.grpo, horizon=config.horizon, seed=config.seed)
+class GRPO(Algorithm):
+    Config = GRPOSettings
 
-
-class GRPO(Episodic):
-    asks: str | None = None
-
-    def __init__(self, policy: nn.Module, config: GRPOConfig, *, horizon: int, seed: int) -> None:
-        self.policy, self.config = cast(Chooser, policy), config
-        self.device = next(policy.parameters()).device
-        self.longest = horizon * self.policy.tokens
+    def __init__(
+        self, policy: nn.Module, config: GRPOConfig, *, horizon: int, seed: int = 0, ranks: Ranks = ALONE
+    ) -> None:
+        super().__init__(policy, config, seed=seed, ranks=ranks)
+        self.config = config
+        self.longest = horizon * self.chooser.tokens
         """tokens that an episode can have"""
-        self.generator = torch.Generator(self.device).manual_seed(seed)
-        self.generators = [self.generator]
-        self.modules: dict[str, nn.Module] = {"policy": policy}
-        self.reference: Chooser | None = None
-        if config.reference_coef > 0:
-            frozen = copy.deepcopy(policy).requires_grad_(False)
-            self.modules["reference"], self.reference = frozen, cast(Chooser, frozen)
-        self.parameters = list(policy.parameters())
-        rounds = config.setting("refill_rounds")
-        self.groups: Groups | None = Groups(config.group_size, rounds, self._worth)
-        self.settings = GroupLossSettings(
+        self.reference = copy.deepcopy(policy).requires_grad_(False) if config.reference_coef > 0 else None
+        self.terms = GroupLossSettings(
             **{name: config.setting(name) for name in ("ratio", "cut", "clip_low", "clip_high")},
             kl=config.reference_kl,
             kl_coef=config.reference_coef,
             entropy_coef=config.entropy_bonus,
         )
 
-    def begin(self) -> None:
-        if self.reference is not None:
-            self.modules["reference"].load_state_dict(self.modules["policy"].state_dict())
+    @classmethod
+    def build(cls, setup: Setup) -> GRPO:
+        config, seed = setup.settings.grpo, setup.seeds.act
+        return cls(setup.chooser(), config, horizon=setup.horizon, seed=seed, ranks=setup.ranks)
+
+    def source(self, envs: Envs) -> Source:
+        return envs.episodes(self, Groups(self.config.group_size, self.config.setting("refill_rounds"), self._worth))
+
+    @property
+    def chooser(self) -> Chooser:
+        return cast(Chooser, self.policy)
+
+    @torch.inference_mode()
+    def act(self, seen: Seen) -> Act:
+        return draw(self.chooser, seen, seen.generator or self.generator)
 
     @torch.no_grad()
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
         batch = batch.to(self.device)
-        counts = self.policy.counts(batch["action"]) & batch["mask"][..., None]  # [segments, horizon, tokens]
+        counts = self.chooser.counts(batch["action"]) & batch["mask"][..., None]  # [segments, horizon, tokens]
         score = self._score(batch, counts)
-        compared = group_advantage(score, batch["group"], groups=self._groups(batch), scale=self.config.setting("scale"))
+        scale, groups = self.config.setting("scale"), self._groups(batch)
+        compared = group_advantage(score, batch["group"], groups=groups, scale=scale, ranks=self.ranks)
         counts = counts & compared.scored[:, None, None]
         batch = batch.also(
             score=score,
@@ -83,23 +84,23 @@ class GRPO(Episodic):
         )
         added: dict[str, Tensor] = {}
         if self.config.importance_cap is not None:
-            added["old_logprob"] = self._in_parts(self.policy, batch)
+            added["old_logprob"] = self._in_parts(self.chooser, batch)
             added["correction"] = (added["old_logprob"] - batch["logprob"]).exp().clamp(max=self.config.importance_cap)
         if self.reference is not None:
-            added["reference_logprob"] = self._in_parts(self.reference, batch)
+            added["reference_logprob"] = self._in_parts(cast(Chooser, self.reference), batch)
         return batch.also(**added)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        """Of an optimizer step: tokens are weighed over all of it, however many parts it is computed in."""
+        """Return the loss of an optimizer step: tokens are weighed over all of it, however many parts it is computed in."""
         counts = batch["counts"].flatten(1)  # [segments, horizon * tokens]
         batch = batch.also(
-            weight=token_weight(counts, self.config.setting("average"), self.longest),
-            share=token_weight(counts, "token", self.longest),
+            weight=token_weight(counts, self.config.setting("average"), self.longest, self.ranks),
+            share=token_weight(counts, "token", self.longest, self.ranks),
         )
-        return in_parts(self._loss, batch, self.config.micro_batch or batch.segments, self.parameters)
+        return in_parts(self._loss, batch, self.config.micro_batch or batch.segments, self.policy.parameters())
 
     def _loss(self, batch: Batch) -> GroupLoss:
-        judged = _judged(self.policy, batch)
+        judged = _judged(self.chooser, batch)
         old, correction, reference = (batch.get(name) for name in ("old_logprob", "correction", "reference_logprob"))
         return group_loss(
             judged.logprob.flatten(1),
@@ -108,55 +109,53 @@ class GRPO(Episodic):
             advantage=batch["advantage"][..., None].expand(judged.logprob.shape).flatten(1),
             weight=batch["weight"],
             share=batch["share"],
-            settings=self.settings,
+            settings=self.terms,
             importance=None if correction is None else correction.flatten(1),
             reference_logprob=None if reference is None else reference.flatten(1),
         )
 
     def _in_parts(self, policy: Chooser, batch: Batch) -> Tensor:
-        """The log-probabilities of a whole batch as ``policy`` sees them: ``[segments, horizon, tokens]``."""
+        """Return the log-probabilities of a whole batch as ``policy`` sees them, ``[segments, horizon, tokens]``."""
         size = self.config.micro_batch or batch.segments
         parts = [batch.part(start, start + size) for start in range(0, batch.segments, size)]
         return torch.cat([_judged(policy, part).logprob for part in parts])
 
     def _score(self, batch: Batch, counts: Tensor) -> Tensor:
-        """``[segments]``: what episodes are compared by; NaN where one is to be left out."""
+        """Return ``[segments]``: what episodes are compared by; NaN where one is to be left out."""
         c, score = self.config, batch["score"]
         if c.overlong_margin:
             score = score + overlong_penalty(counts.flatten(1).sum(1), limit=self.longest, margin=c.overlong_margin)
         if c.truncated_episodes == "mask":
-            score = torch.where(self.cut_off(batch).to(score.device), torch.nan, score)
+            score = torch.where(cut_off(self.chooser, batch).to(score.device), torch.nan, score)
         return score
 
     def _worth(self, batch: Batch, groups: int) -> Tensor:
-        """Which groups there is something to learn from."""
-        counts = self.policy.counts(batch["action"]).cpu() & batch["mask"][..., None]
+        """Return which groups there is something to learn from."""
+        counts = self.chooser.counts(batch["action"]).cpu() & batch["mask"][..., None]
         return group_differs(self._score(batch, counts), batch["group"], groups)
 
     def _groups(self, batch: Batch) -> int:
         return batch.segments // self.config.group_size
 
-    def enough(self, metrics: Metrics) -> bool:
-        return False
-
     @torch.no_grad()
     def finish(self, batch: Batch) -> Metrics:
-        """What there was to learn from; and take the batch into the statistics of observations."""
-        self.policy.observe(batch["obs"], batch["mask"])
+        """Take the batch into the statistics of observations, and tell what there was to learn from."""
+        self.chooser.observe(batch["obs"], batch["mask"])
         compared = group_advantage(batch["score"], batch["group"], groups=self._groups(batch), scale="none")
-        counts, some = batch["counts"].flatten(1), compared.scored.sum().clamp(min=1)
+        counts, some = batch["counts"].flatten(1), self.ranks.sum(compared.scored.sum()).clamp(min=1)
+        tokens, mean = self.ranks.sum(counts.sum()), self.ranks.mean
         metrics = {
-            "loss/zero_spread": 1 - compared.differs.float().mean(),
-            "loss/unscored": 1 - compared.scored.float().mean(),
-            "loss/cut_off": self.cut_off(batch).float().mean(),
-            "loss/score_deviation": compared.deviation.mean(),
-            "loss/advantage": batch["advantage"][:, 0].abs().sum() / some,
-            "loss/tokens": counts.sum() / some,
-            "loss/redrawn": (batch["round"] > 0).float().mean(),
+            "loss/zero_spread": 1 - mean(compared.differs.float().mean()),
+            "loss/unscored": 1 - mean(compared.scored.float().mean()),
+            "loss/cut_off": mean(cut_off(self.chooser, batch).float().mean()),
+            "loss/score_deviation": mean(compared.deviation.mean()),
+            "loss/advantage": self.ranks.sum(batch["advantage"][:, 0].abs().sum()) / some,
+            "loss/tokens": tokens / some,
+            "loss/redrawn": mean((batch["round"] > 0).float().mean()),
         }
         if "old_logprob" in batch:
             off = torch.where(batch["counts"], batch["old_logprob"] - batch["logprob"], 0.0)
-            metrics["loss/mismatch_kl"] = (off.exp() - 1 - off).sum() / counts.sum().clamp(min=1)
+            metrics["loss/mismatch_kl"] = self.ranks.sum((off.exp() - 1 - off).sum()) / tokens.clamp(min=1)
         return metrics
 
 

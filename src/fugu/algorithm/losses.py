@@ -16,6 +16,7 @@ from fugu.cuda import loss as cuda_loss
 from fugu.cuda.use import ready
 from fugu.policy.distribution import Distribution
 from fugu.policy.kernels import can_use_native, ppo_loss_categorical
+from fugu.ranks import ALONE, Ranks
 
 
 class Loss(NamedTuple):
@@ -29,16 +30,16 @@ class Loss(NamedTuple):
     """share of rows whose ratio lies outside the clip"""
 
 
-def row_weight(mask: Tensor) -> Tensor:
-    """``mask`` as weights that sum to 1; all 0 if nothing counts."""
+def row_weight(mask: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """Return ``mask`` as weights that sum to 1 over all ranks; all 0 if nothing counts."""
     weight = mask.to(torch.float32)
-    return weight / weight.sum().clamp(min=1.0)
+    return weight / ranks.sum(weight.sum()).clamp(min=1.0)
 
 
-def by_importance(weight: Tensor, importance: Tensor) -> Tensor:
-    """Weights of rows, with those of some segments counting for more than others; their sum is 1 again."""
+def by_importance(weight: Tensor, importance: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """Return weights of rows, with those of some segments counting for more than others; their sum is 1 again."""
     weight = weight * importance
-    return weight / weight.sum().clamp(min=1e-30)
+    return weight / ranks.sum(weight.sum()).clamp(min=1e-30)
 
 
 def ppo_loss(
@@ -125,33 +126,34 @@ def _root(squared: Tensor) -> Tensor:
     return torch.where(squared > 0, squared, 1.0).sqrt() * (squared > 0)
 
 
-def weighed(advantage: Tensor, mask: Tensor, *, normalize: bool) -> tuple[Tensor, Tensor]:
-    """``advantage``, normalised over the rows of ``mask`` if so asked, and ``row_weight(mask)``. Masked advantages mean nothing."""
-    if ready(advantage, mask):
+def weighed(advantage: Tensor, mask: Tensor, *, normalize: bool, ranks: Ranks = ALONE) -> tuple[Tensor, Tensor]:
+    """Return ``advantage``, normalised over the rows of ``mask`` if so asked, and ``row_weight(mask)``. Masked advantages mean nothing."""
+    if ranks.size == 1 and ready(advantage, mask):
         return cuda_loss.weighed(advantage, mask, normalize=normalize)
-    weight = row_weight(mask)
-    return normalized(advantage, weight) if normalize else advantage, weight
+    weight = row_weight(mask, ranks)
+    return normalized(advantage, weight, ranks) if normalize else advantage, weight
 
 
-def explained_variance(value: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """1: the values foretell the targets; 0: no better than their mean; below: worse. 0 where targets do not vary."""
-    weight = row_weight(mask)
+def explained_variance(value: Tensor, target: Tensor, mask: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """Return how well values foretell targets: 1 perfectly, 0 no better than their mean, below worse; 0 where targets do not vary."""
+    weight = row_weight(mask, ranks)
     error = target - value
-    spread, unexplained = _variance(target, weight), _variance(error, weight)
+    spread, unexplained = _variance(target, weight, ranks), _variance(error, weight, ranks)
     return torch.where(spread > 0, 1 - unexplained / spread, torch.zeros_like(spread))
 
 
-def normalized(x: Tensor, weight: Tensor) -> Tensor:
-    """``x`` with mean 0 and deviation 1 over the rows that count; rows that do not vary come out as 0.
+def normalized(x: Tensor, weight: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """Return ``x`` with mean 0 and deviation 1 over the rows that count; rows that do not vary come out as 0.
 
-    The mean is taken in double precision: what is left of rows that do not vary would else be rounding, brought to deviation 1.
+    The mean is computed in float64; otherwise rounding noise on constant rows would be scaled to deviation 1.
     """
     share = weight.double()
-    mean = (share * x.double()).sum() / share.sum().clamp(min=1e-30)
+    mean = ranks.sum((share * x.double()).sum()) / ranks.sum(share.sum()).clamp(min=1e-30)
     from_mean = x - mean.to(x.dtype)
-    deviation = (weight * from_mean.square()).sum().sqrt()
+    deviation = ranks.sum((weight * from_mean.square()).sum()).sqrt()
     return from_mean / (deviation + 1e-8)
 
 
-def _variance(x: Tensor, weight: Tensor) -> Tensor:
-    return (weight * (x - (weight * x).sum()).square()).sum()
+def _variance(x: Tensor, weight: Tensor, ranks: Ranks) -> Tensor:
+    mean = ranks.sum((weight * x).sum())
+    return ranks.sum((weight * (x - mean).square()).sum())

@@ -13,53 +13,35 @@ what the episodes of the batch cost (``multiplier.py``), then estimates. With la
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
 from fugu.algorithm.config import PPOConfig, SafeConfig
-from fugu.algorithm.contract import Metrics
+from fugu.algorithm.contract import Algorithm, Metrics
 from fugu.algorithm.losses import by_importance, explained_variance, row_weight
-from fugu.algorithm.make import default_policy, seeded
-from fugu.algorithm.multiplier import CostMeter, Multiplier
-from fugu.algorithm.ppo import PPO, gae_of, may_wait
-from fugu.algorithm.scale import RewardScale, ValueScale
+from fugu.algorithm.parts.estimates import entropy_at, gae_of, may_wait, with_estimates, with_rewards
+from fugu.algorithm.parts.multiplier import CostMeter, Multiplier
+from fugu.algorithm.parts.scale import RewardScale, ValueScale
+from fugu.algorithm.parts.surrogate import Surrogate, act_with_value, stops_at
+from fugu.algorithm.settings import SafePPOSettings
+from fugu.algorithm.setup import Setup, seeded
 from fugu.emulation.env import cost_metric
 from fugu.errors import ConfigError
-from fugu.policy.actor_critic import ActorCritic
+from fugu.policy.actor_critic import ActorCritic, Output
 from fugu.policy.critic import Critic
+from fugu.ranks import ALONE, Ranks
+from fugu.rollout.acting import Act, Seen
 from fugu.rollout.batch import Batch, flat, time_major, unflat
-from fugu.rollout.onpolicy import Act
-from fugu.vector.device import DeviceVec
-from fugu.vector.vecenv import VecEnv
-
-if TYPE_CHECKING:
-    from fugu.trainer.config import TrainConfig
 
 CLOSE = 0.1
 """a limit counts as kept if it is missed by no more than this share of it, over the last few batches"""
 
 
-def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> SafePPO:
-    costs = vec.spec.costs
-    if not costs:
-        raise ConfigError(
-            f"algorithm=safe_ppo bounds costs, and {vec.spec.name} has none. Name them in an attribute costs of the environment and "
-            "put them into info (docs/safe.md), try knapsack_cmdp, or use --algorithm ppo"
-        )
-    if config.ppo.vtrace:
-        raise ConfigError("algorithm=safe_ppo estimates costs once per batch, not anew in each minibatch; use --no-vtrace")
-    config.safe.limits(costs)  # refuses what does not fit before any network is built
-    policy = default_policy(config, vec, device)
-    critic = seeded(config.seed, lambda: Critic(vec.observation_space, config.policy, len(costs))).to(device).eval()
-    return SafePPO(
-        policy, critic, config.ppo, config.safe, costs=costs, num_agents=vec.num_agents, seed=config.seed, turns=may_wait(vec)
-    )
+class SafePPO(Algorithm):
+    Config = SafePPOSettings
+    policy: ActorCritic
+    over_limit: Tensor
 
-
-class SafePPO(PPO):
     def __init__(
         self,
         policy: ActorCritic,
@@ -69,61 +51,79 @@ class SafePPO(PPO):
         *,
         costs: tuple[str, ...],
         num_agents: int,
-        seed: int,
+        seed: int = 0,
         turns: bool = False,
+        ranks: Ranks = ALONE,
     ) -> None:
-        super().__init__(policy, config, num_agents=num_agents, seed=seed, turns=turns)
-        self.safe, self.costs = safe, costs
+        """``turns``: agents may have rows on which they wait for others."""
+        super().__init__(policy, config, seed=seed, ranks=ranks)
+        self.config, self.safe, self.costs, self.turns = config, safe, costs, turns
+        self.reward_scale = RewardScale(num_agents, config.gamma).to(self.device) if config.normalize_reward else None
+        self.value_scale = ValueScale().to(self.device) if config.normalize_value else None
         self.cost_critic = cost_critic
         self.cost_scale = ValueScale((len(costs),)).to(self.device)
         self.multiplier = Multiplier(safe.limits(costs), safe).to(self.device)
-        self.meter = CostMeter(num_agents, len(costs)).to(self.device)
-        self.modules |= {
-            "cost_critic": cost_critic,
-            "cost_scale": self.cost_scale,
-            "multiplier": self.multiplier,
-            "cost_meter": self.meter,
-        }
-        self.cost_units: list[RewardScale] = []
+        self.cost_meter = CostMeter(num_agents, len(costs)).to(self.device)
+        units = [RewardScale(num_agents, safe.cost_gamma).to(self.device) for _ in costs]
+        self.cost_units = nn.ModuleList(units) if config.normalize_reward else None
         """of costs that are learned from in units of the deviation of their discounted sums, because rewards are, too"""
-        if config.normalize_reward:
-            self.cost_units = [RewardScale(num_agents, safe.cost_gamma).to(self.device) for _ in costs]
-            self.modules["cost_units"] = nn.ModuleList(self.cost_units)
-        self._over_limit = torch.zeros(len(costs), dtype=torch.float64, device=self.device)
+        self.register_buffer("over_limit", torch.zeros(len(costs), dtype=torch.float64, device=self.device))
+        """share of the episodes that ended last which cost more than the limit"""
+        self.entropy_coef: float | Tensor = config.entropy_coef
+        self.surrogate = Surrogate(self._look, policy.distribution, config, self.value_scale, turns=turns, ranks=ranks)
+        self.enough = stops_at(config.target_kl)
 
-    @property
-    def columns(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        return {**super().columns, "cost_value": ((len(self.costs),), torch.float32)}
+    @classmethod
+    def build(cls, setup: Setup) -> SafePPO:
+        envs, settings = setup.envs, setup.settings
+        costs = envs.spec.costs
+        if not costs:
+            raise ConfigError(
+                f"algorithm=safe_ppo bounds costs, and {envs.spec.name} has none. Name them in an attribute costs of the environment and "
+                "put them into info (docs/safe.md), try knapsack_cmdp, or use --algorithm ppo"
+            )
+        if settings.ppo.vtrace:
+            raise ConfigError("algorithm=safe_ppo estimates costs once per batch, not anew in each minibatch; use --no-vtrace")
+        settings.safe.limits(costs)  # refuses what does not fit before any network is built
+        policy = setup.policy()
+        critic = setup.placed(seeded(setup.seeds.weights, lambda: Critic(envs.observation_space, setup.net, len(costs))))
+        return cls(
+            policy,
+            critic,
+            settings.ppo,
+            settings.safe,
+            costs=costs,
+            num_agents=envs.num_agents,
+            seed=setup.seeds.act,
+            turns=may_wait(envs),
+            ranks=setup.ranks,
+        )
 
     @torch.inference_mode()
-    def act(
-        self,
-        obs: Tensor,
-        state: Tensor | None,
-        first: Tensor,
-        action_mask: Tensor | None,
-        *,
-        greedy: bool = False,
-        into: Mapping[str, Tensor] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Act:
-        done = super().act(obs, state, first, action_mask, greedy=greedy, into=into, generator=generator)
-        if not greedy:
-            value = self.cost_scale.real(self.cost_critic(self.policy.structured(obs)))
+    def act(self, seen: Seen) -> Act:
+        done = act_with_value(self.policy, seen, seen.generator or self.generator, self.value_scale)
+        if not seen.greedy:
+            value = self.cost_scale.real(self.cost_critic(self.policy.structured(seen.obs)))
             done.columns = {**done.columns, "cost_value": value}
         return done
 
     @torch.no_grad()
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
-        batch = batch.to(self.device)
+        c, batch = self.config, batch.to(self.device)
+        self.entropy_coef = entropy_at(c, progress)
         self._charge(batch)
-        batch = super().prepare(batch.also(cost=self._in_units(batch)), progress)
-        self.cost_scale.update(batch["cost_target"], batch["mask"])
+        batch = batch.also(cost=self._in_units(batch))
+        batch = with_rewards(batch, c, self.reward_scale, turns=self.turns)
+        advantage, target = gae_of(batch, c.gamma, c.lam, turns=self.turns)
+        advantage, cost_target = self._less_costs(batch, advantage)
+        batch = batch.also(cost_target=cost_target)
+        batch = with_estimates(batch, c, advantage, target, self.value_scale, progress, self.ranks)
+        self.cost_scale.update(cost_target, batch["mask"])
         return batch
 
     def _in_units(self, batch: Batch) -> Tensor:
-        """The costs that are learned from: as they are, or scaled and cut off as rewards are."""
-        if not self.cost_units:
+        """Return the costs that are learned from: as they are, or scaled and bounded as rewards are."""
+        if self.cost_units is None:
             return batch["cost"]
         ended, clip = batch["terminated"] | batch["truncated"], self.config.reward_clip
         scaled = [units(batch["cost"][..., k], ended, batch["mask"]) for k, units in enumerate(self.cost_units)]
@@ -133,66 +133,62 @@ class SafePPO(PPO):
     def _charge(self, batch: Batch) -> None:
         """Move the multipliers by what the episodes that ended in this batch cost."""
         ended = batch["terminated"] | batch["truncated"]
-        cost = torch.where(ended[..., None], self.meter(batch["cost"], ended), 0.0)  # [segments, horizon, costs]
-        episodes = ended.sum()
+        cost = torch.where(ended[..., None], self.cost_meter(batch["cost"], ended), 0.0)  # [segments, horizon, costs]
+        episodes = self.ranks.sum(ended.sum())
         many = episodes.clamp(min=1)
-        self.multiplier.update(cost.sum((0, 1)) / many, episodes)
-        over = ((cost > self.multiplier.limit) & ended[..., None]).sum((0, 1)) / many
-        self._over_limit.copy_(torch.where(episodes > 0, over, self._over_limit))
+        self.multiplier.update(self.ranks.sum(cost.sum((0, 1))) / many, episodes)
+        over = self.ranks.sum(((cost > self.multiplier.limit) & ended[..., None]).sum((0, 1))) / many
+        self.over_limit.copy_(torch.where(episodes > 0, over, self.over_limit))
 
-    def estimates(self, batch: Batch) -> dict[str, Tensor]:
-        added = super().estimates(batch)
+    def _less_costs(self, batch: Batch, advantage: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the advantage after costs, at the prices of the moment, and the targets of the cost critic."""
         price = self.multiplier.value.to(torch.float32)  # [costs]
-        advantage, targets = added["advantage"], []
+        targets = []
         for k in range(len(self.costs)):
             foretold, bootstrap = batch["cost_value"][..., k], batch["cost_bootstrap"][..., k]
             one = batch.also(reward=batch["cost"][..., k], value=foretold, bootstrap=bootstrap)
             cost_advantage, target = gae_of(one, self.safe.cost_gamma, self.safe.cost_lam, turns=self.turns)
             advantage = advantage - price[k] * cost_advantage
             targets.append(target)
-        return {**added, "advantage": advantage / (1 + price.sum()), "cost_target": torch.stack(targets, -1)}
+        return advantage / (1 + price.sum()), torch.stack(targets, -1)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        total, metrics = super().loss(batch)
+        total, metrics = self.surrogate(batch, self.entropy_coef)
         batch = batch.compact()
         mask = batch["mask"]
         by_time = time_major(mask)
         said = self.cost_critic(self.policy.structured(flat(batch["obs"], by_time)))  # [rows, costs]
         error = unflat(said, mask, by_time) - self.cost_scale.scaled(batch["cost_target"])
         squared = torch.where(mask[..., None], error, 0.0).square().mean(-1)
-        weight = row_weight(mask)
+        weight = row_weight(mask, self.ranks)
         if "importance" in batch:
-            weight = by_importance(weight, batch["importance"][:, None])
+            weight = by_importance(weight, batch["importance"][:, None], self.ranks)
         cost_loss = 0.5 * (weight * squared).sum()
         # the two share no weights, and each has its own optimizer and bound on the gradient: the policy learns as without it
         return total + self.config.value_coef * cost_loss, {**metrics, "loss/cost_value": cost_loss.detach()}
 
+    def _look(self, batch: Batch) -> Output:
+        return self.policy(batch["obs"], batch.get("state"), batch["first"])
+
     def merit(self, score: float) -> float | None:
-        """A policy that breaks a limit has no merit, whatever its return."""
+        """Return the score of a policy that keeps its limits; one that breaks them has no merit, whatever its return."""
         return score if bool((self.multiplier.smoothed <= CLOSE).all()) else None
 
     @torch.no_grad()
     def finish(self, batch: Batch) -> Metrics:
-        said = super().finish(batch)
+        self.policy.observe(batch["obs"], batch["mask"])
         mask, limit = batch["mask"], self.multiplier.limit
-        explained = [
-            explained_variance(batch["cost_value"][..., k], batch["cost_target"][..., k], mask) for k in range(len(self.costs))
-        ]
-        said["loss/cost_explained_variance"] = torch.stack(explained).mean()
+        pairs = [(batch["value"], batch["value_target"])]
+        pairs += [(batch["cost_value"][..., k], batch["cost_target"][..., k]) for k in range(len(self.costs))]
+        explained = [explained_variance(value, target, mask, self.ranks) for value, target in pairs]
+        said = {"loss/explained_variance": explained[0], "loss/cost_explained_variance": torch.stack(explained[1:]).mean()}
         for k, name in enumerate(self.costs):
-            for metric, value in (("limit", limit), ("lambda", self.multiplier.value), ("over_limit", self._over_limit)):
+            for metric, value in (("limit", limit), ("lambda", self.multiplier.value), ("over_limit", self.over_limit)):
                 said[cost_metric(f"safe/{metric}", name, self.costs)] = value[k].float()
         return said
 
     def restarted(self) -> None:
-        super().restarted()
-        self.meter.running.zero_()
-        for units in self.cost_units:
-            units.running.zero_()
-
-    def state(self) -> dict[str, Tensor]:
-        return {**super().state(), "over_limit": self._over_limit.clone()}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state(state)
-        self._over_limit.copy_(state["over_limit"])
+        self.cost_meter.running.zero_()
+        for units in (self.reward_scale, *(self.cost_units or ())):
+            if units is not None:
+                units.running.zero_()

@@ -9,51 +9,60 @@ everyone's strength goes into the table of ``ratings.py``.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fugu.algorithm.config import PPOConfig, SelfPlayConfig
-from fugu.algorithm.contract import Metrics
-from fugu.algorithm.make import default_policy
-from fugu.algorithm.ppo import PPO
-from fugu.algorithm.ratings import Ratings
+from fugu.algorithm.contract import Algorithm, Metrics
+from fugu.algorithm.losses import explained_variance
+from fugu.algorithm.parts.estimates import entropy_at, gae_of, with_estimates, with_rewards
+from fugu.algorithm.parts.ratings import Ratings
+from fugu.algorithm.parts.scale import RewardScale, ValueScale
+from fugu.algorithm.parts.surrogate import Surrogate, act_with_value, state_of, stops_at
+from fugu.algorithm.settings import SelfPlaySettings
+from fugu.algorithm.setup import Setup
 from fugu.errors import ConfigError
-from fugu.policy.actor_critic import ActorCritic
-from fugu.rollout.batch import PER_SEGMENT, Batch
-from fugu.rollout.onpolicy import Act
-from fugu.vector.device import DeviceVec
-from fugu.vector.vecenv import VecEnv
-
-if TYPE_CHECKING:
-    from fugu.trainer.config import TrainConfig
+from fugu.policy.actor_critic import ActorCritic, Output
+from fugu.ranks import ALONE, Ranks
+from fugu.rollout.acting import Act, Seen
+from fugu.rollout.batch import Batch
 
 SEATS = 2
 
 
-def make(config: TrainConfig, vec: VecEnv | DeviceVec, device: torch.device) -> SelfPlay:
-    if vec.spec.num_agents != SEATS:
-        raise ConfigError(
-            f"algorithm=self_play needs an environment of two players; {vec.spec.name} has {vec.spec.num_agents}: use ppo or mappo"
-        )
-    policy = default_policy(config, vec, device)
-    return SelfPlay(policy, config.self_play, config.ppo, num_agents=vec.num_agents, seed=config.seed)
+class SelfPlay(Algorithm):
+    Config = SelfPlaySettings
+    policy: ActorCritic
 
-
-class SelfPlay(PPO):
-    def __init__(self, policy: ActorCritic, settings: SelfPlayConfig, config: PPOConfig, *, num_agents: int, seed: int) -> None:
-        super().__init__(policy, config, num_agents=num_agents, seed=seed, turns=True)
-        self.settings = settings
+    def __init__(
+        self,
+        policy: ActorCritic,
+        settings: SelfPlayConfig,
+        config: PPOConfig,
+        *,
+        num_agents: int,
+        seed: int = 0,
+        draws: int | None = None,
+        weights_of: Callable[[str], Mapping[str, Tensor]] | None = None,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        """``draws``: seed of who plays whom. ``weights_of``: reads the newest policy of another run."""
+        super().__init__(policy, config, seed=seed, ranks=ranks)
+        self.config, self.games = config, settings
+        self.reward_scale = RewardScale(num_agents, config.gamma).to(self.device) if config.normalize_reward else None
+        self.value_scale = ValueScale().to(self.device) if config.normalize_value else None
+        self.entropy_coef: float | Tensor = config.entropy_coef
+        self.surrogate = Surrogate(self._look, policy.distribution, config, self.value_scale, turns=True, ranks=ranks)
         self.pool = nn.ModuleList(copy.deepcopy(policy).requires_grad_(False) for _ in range(settings.pool))
-        self.modules["pool"] = self.pool
         self.ratings = Ratings()
         self.who: list[int] = []
         """number of the player in each place of the pool that is taken"""
-        self.draws = torch.Generator().manual_seed(seed + 2)
+        self.draws = torch.Generator().manual_seed(seed + 2 if draws is None else draws)
         """of who plays whom, where a source has no generators of its own"""
         self.batches = self.rows = 0
         self._returns = np.zeros(num_agents)
@@ -63,61 +72,61 @@ class SelfPlay(PPO):
         self._points = {"score": 0.5, "games": 0.0}
         """of the last batch against the pool; score: the share of points won"""
         for opponent in settings.opponents:
-            self._invite(opponent)
+            assert weights_of is not None
+            self._invite(opponent, weights_of(opponent))
         self._keep()
 
-    @property
-    def state_size(self) -> int:
-        return super().state_size + 1
-
-    @property
-    def columns(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        return {**super().columns, "player": ((), torch.int64)}
+    @classmethod
+    def build(cls, setup: Setup) -> SelfPlay:
+        envs, settings = setup.envs, setup.settings
+        if envs.spec.num_agents != SEATS:
+            raise ConfigError(
+                f"algorithm=self_play needs an environment of two players; {envs.spec.name} has {envs.spec.num_agents}: use ppo or "
+                "mappo"
+            )
+        return cls(
+            setup.policy(),
+            settings.self_play,
+            settings.ppo,
+            num_agents=envs.num_agents,
+            seed=setup.seeds.act,
+            draws=setup.seeds.draws,
+            weights_of=setup.weights_of,
+            ranks=setup.ranks,
+        )
 
     # --- playing ---
 
     @torch.inference_mode()
-    def act(
-        self,
-        obs: Tensor,
-        state: Tensor | None,
-        first: Tensor,
-        action_mask: Tensor | None,
-        *,
-        greedy: bool = False,
-        into: Mapping[str, Tensor] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Act:
-        if state is None or state.shape[-1] != self.state_size:  # not in training: the policy plays all seats
-            return super().act(obs, state, first, action_mask, greedy=greedy, into=into, generator=generator)
-        player = self._seated(state[:, -1].long(), first, generator or self.draws)
-        memory = state[:, :-1] if state.shape[-1] > 1 else None
-        done = super().act(obs, memory, first, action_mask, greedy=greedy, generator=generator)
-        distribution = self.policy.distribution
+    def act(self, seen: Seen) -> Act:
+        if not seen.training:  # the policy plays all seats
+            return act_with_value(self.policy, seen, seen.generator or self.generator, self.value_scale)
+        seat = torch.zeros_like(seen.first, dtype=torch.int64) if seen.carry is None else seen.carry["seat"]
+        player = self._seated(seat, seen.first, seen.generator or self.draws)
+        generator = seen.generator or self.generator
+        done = act_with_value(self.policy, dataclasses.replace(seen, into=None), generator, self.value_scale)
+        distribution, memory = self.policy.distribution, state_of(self.policy, seen)
         for number in player.unique().tolist():
             if number == 0:
                 continue
             rows = (player == number).nonzero().squeeze(1)
-            out = self._version(number)(obs[rows], None if memory is None else memory[rows], first[rows])
-            allowed = None if action_mask is None else action_mask[rows]
-            drawn_from = self._distracted(out.params, generator or self.generator)
-            action, _ = distribution.sample_with_logprob(drawn_from, allowed, generator or self.generator)
+            out = self._version(number)(seen.obs[rows], None if memory is None else memory[rows], seen.first[rows])
+            allowed = None if seen.action_mask is None else seen.action_mask[rows]
+            action, _ = distribution.sample_with_logprob(self._distracted(out.params, generator), allowed, generator)
             done.env_action[rows] = distribution.to_env(action)
-            if done.state is not None:
-                done.state[rows] = out.state
-        kept = player[:, None].to(state.dtype)
-        after = kept if done.state is None else torch.cat([done.state, kept], 1)
-        return Act(done.env_action, after, {**done.columns, "player": player})
+            if done.carry is not None:
+                done.carry["state"][rows] = out.state
+        return Act(done.env_action, {**(done.carry or {}), "seat": player}, {**done.columns, "player": player})
 
     def _distracted(self, params: Tensor, generator: torch.Generator) -> Tensor:
-        """What an earlier version draws from: with the chance of ``noise`` what a policy that knows nothing would."""
-        if self.settings.noise == 0:
+        """Return what an earlier version draws from: with the chance of ``noise`` what a policy that knows nothing would."""
+        if self.games.noise == 0:
             return params
-        astray = torch.rand((len(params), 1), generator=generator, device=params.device) < self.settings.noise
+        astray = torch.rand((len(params), 1), generator=generator, device=params.device) < self.games.noise
         return torch.where(astray, 0.0, params)
 
     def _seated(self, player: Tensor, first: Tensor, draws: torch.Generator) -> Tensor:
-        """Who sits where, with new players, drawn from ``draws``, where a game begins: rows of a game are neighbours."""
+        """Seat new players, drawn from ``draws``, where a game begins; rows of a game are neighbours."""
         player = player.clone()
         begins = first.view(-1, SEATS)[:, 0].nonzero().squeeze(1).cpu()
         if len(begins):
@@ -126,14 +135,14 @@ class SelfPlay(PPO):
             odds = self._odds().to(draws.device)
             who = torch.tensor(self.who)[torch.multinomial(odds, count, replacement=True, generator=draws).cpu()]
             seats = torch.zeros((count, SEATS), dtype=torch.int64)
-            past = chance[:, 0] < self.settings.past
+            past = chance[:, 0] < self.games.past
             seats[past, (chance[past, 1] * SEATS).long()] = who[past]
             player.view(-1, SEATS)[begins.to(player.device)] = seats.to(player.device)
         return player
 
     def _odds(self) -> Tensor:
-        """How likely each place of the pool is drawn."""
-        if self.settings.choose == "even":
+        """Return how likely each place of the pool is drawn."""
+        if self.games.choose == "even":
             return torch.ones(len(self.who))
         # those who are hard to beat: the chance that a rating says they have of winning
         table = self.ratings.players
@@ -141,7 +150,7 @@ class SelfPlay(PPO):
         return (ahead * 6 / 25 / 2**0.5).sigmoid().float() + 0.01
 
     def _version(self, number: int) -> nn.Module:
-        """A player's policy, or of one that left in the middle of a game who took its place."""
+        """Return a player's policy; of one that left in the middle of a game that of the player who took its place."""
         place = self.who.index(number) if number in self.who else number % len(self.who)
         return self.pool[place]
 
@@ -149,20 +158,19 @@ class SelfPlay(PPO):
 
     @torch.no_grad()
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
-        columns = dict(batch.columns)
-        player = columns.pop("player")
+        c, player = self.config, batch["player"]
+        self.entropy_coef = entropy_at(c, progress)
         self._score(batch, player)
-        state = columns.pop("state")
-        if state.shape[-1] > 1:
-            columns["state"] = state[:, :-1]
-        columns["mask"] = columns["mask"] & (player == 0).to(columns["mask"].device)
-        self.rows += int(columns["mask"].sum())
-        prepared = super().prepare(Batch(columns), progress)
-        one_by_one = self.policy.state_size == 0 and not self.config.vtrace and self.config.priority == 0
-        return _learned_from(prepared) if one_by_one else prepared
+        batch = batch.without("player", "seat").also(mask=batch["mask"] & (player == 0).to(batch["mask"].device))
+        self.rows += int(batch["mask"].sum())
+        batch = with_rewards(batch.to(self.device), c, self.reward_scale, turns=True)
+        advantage, target = gae_of(batch, c.gamma, c.lam, turns=True)
+        batch = with_estimates(batch, c, advantage, target, self.value_scale, progress, self.ranks)
+        one_by_one = self.policy.state_size == 0 and not c.vtrace and c.priority == 0
+        return _learned_from(batch) if one_by_one else batch
 
     def _score(self, batch: Batch, player: Tensor) -> None:
-        """Find the games against earlier versions that ended, and let the table know."""
+        """Enter the games against earlier versions that ended into the table."""
         agents = len(self._returns)
         passes = batch.segments // agents
         ended = batch["terminated"] | batch["truncated"]
@@ -190,21 +198,35 @@ class SelfPlay(PPO):
         if scores:
             self._points["score"] = float(np.mean(scores))
 
+    def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
+        return self.surrogate(batch, self.entropy_coef)
+
+    def _look(self, batch: Batch) -> Output:
+        return self.policy(batch["obs"], batch.get("state"), batch["first"])
+
+    def enough(self, metrics: Metrics) -> bool:  # type: ignore[override]
+        """Return whether the policy has moved far enough. Asked in any case: opponents are drawn and games counted on the host, so
+        nothing of it can be recorded."""
+        far = stops_at(self.config.target_kl)
+        return far is not None and far(metrics)
+
     def merit(self, score: float) -> float | None:
-        """Its rating: one player's gain is the other's loss, so returns say nothing."""
+        """Return its rating: one player's gain is the other's loss, so returns say nothing."""
         return self.ratings.players[0].rating
 
     @torch.no_grad()
     def finish(self, batch: Batch) -> Metrics:
-        metrics = super().finish(batch)
+        self.policy.observe(batch["obs"], batch["mask"])
+        explained = explained_variance(batch["value"], batch["value_target"], batch["mask"], self.ranks)
         self.batches += 1
-        if self.batches % self.settings.snapshot_every == 0:
+        if self.batches % self.games.snapshot_every == 0:
             self._keep()
         found = {"rating": self.ratings.players[0].rating, "opponents": float(len(self.who)), **self._points}
-        return {**metrics, **{f"self_play/{name}": torch.tensor(value, device=self.device) for name, value in found.items()}}
+        numbers = {f"self_play/{name}": torch.tensor(value, device=self.device) for name, value in found.items()}
+        return {"loss/explained_variance": explained, **numbers}
 
     def _keep(self) -> None:
-        """The policy of this moment joins the pool, in a free place or in that of another."""
+        """Let the policy of this moment join the pool, in a free place or in that of another."""
         self._join(self.policy.state_dict(), self.ratings.enter(self.rows))
 
     def _join(self, weights: Mapping[str, Tensor], number: int) -> None:
@@ -217,7 +239,7 @@ class SelfPlay(PPO):
         self.pool[place].load_state_dict(weights)
 
     def _least_missed(self) -> int:
-        """The place that a newcomer takes. Those between the first and the newest are a random sample of all there were (Vitter's
+        """Return the place that a newcomer takes. Those between the first and the newest are a random sample of all there were (Vitter's
         reservoir): a policy that meets only what it was a moment ago forgets how to beat anyone else."""
         newest = self.who.index(max(self.who))
         others = [place for place in range(len(self.who)) if place not in (newest, self.who.index(min(self.who)))]
@@ -226,44 +248,25 @@ class SelfPlay(PPO):
             return newest
         return others[int(stays[1] * len(others))]
 
-    def _invite(self, run: str) -> None:
-        """The newest policy of another run joins the pool; refused if it is not one of the same environment and network."""
-        from fugu.trainer import checkpoint
-
-        folder = Path(run) / "checkpoints" if (Path(run) / "checkpoints").is_dir() else Path(run)
-        try:
-            newest = checkpoint.find(folder, "latest")
-        except checkpoint.CheckpointError:
-            raise ConfigError(
-                f"self_play.opponents: {run} is no folder of a run with a checkpoint in it; give paths, as in "
-                "--self-play.opponents runs/connect4-20260131-120000"
-            ) from None
-        saved = checkpoint.load(newest)
+    def _invite(self, run: str, weights: Mapping[str, Tensor]) -> None:
+        """Let the newest policy of another run join the pool; refused if it is not one of the same environment and network."""
         mine = {name: tuple(weight.shape) for name, weight in self.policy.state_dict().items()}
-        theirs = {name: tuple(weight.shape) for name, weight in saved.tensors["policy"].items()}
+        theirs = {name: tuple(weight.shape) for name, weight in weights.items()}
         if mine != theirs:
             odd = next(name for name in sorted({*mine, *theirs}) if mine.get(name) != theirs.get(name))
             raise ConfigError(
                 f"self_play.opponents: the policy of {run} does not fit: its {odd} is {theirs.get(odd, 'not there')}, here it is "
                 f"{mine.get(odd, 'not there')}; it must have been trained on the same environment with the same policy settings"
             )
-        self._join(saved.tensors["policy"], self.ratings.enter(0))
-
-    @property
-    def asks(self) -> str | None:
-        return "self-play draws opponents and counts games on the CPU"
-
-    def fuse(self, config: TrainConfig) -> None:
-        """Its kernels know one policy only."""
+        self._join(weights, self.ratings.enter(0))
 
     def restarted(self) -> None:
-        super().restarted()
         self._returns[:], self._over[:] = 0.0, False
+        if self.reward_scale is not None:
+            self.reward_scale.running.zero_()
 
-    def state(self) -> dict[str, Tensor]:
+    def get_extra_state(self) -> dict[str, Tensor]:
         return {
-            **super().state(),
-            "draws": self.draws.get_state(),
             "ratings": self.ratings.state(),
             "who": torch.tensor(self.who),
             "counts": torch.tensor([self.batches, self.rows]),
@@ -272,9 +275,7 @@ class SelfPlay(PPO):
             "points": torch.tensor([self._points["score"], self._points["games"]], dtype=torch.float64),
         }
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state(state)
-        self.draws.set_state(state["draws"])
+    def set_extra_state(self, state: Any) -> None:
         self.ratings.load_state(state["ratings"])
         self.who = state["who"].tolist()
         self.batches, self.rows = state["counts"].tolist()
@@ -283,11 +284,11 @@ class SelfPlay(PPO):
 
 
 def _learned_from(batch: Batch) -> Batch:
-    """The rows that are not masked, as segments of one row each: of two players one waits, and some are earlier versions, so that most
+    """Return the rows that are not masked, as segments of one row each: of two players one waits, and some are earlier versions, so that most
     rows would be computed for nothing."""
     mask = batch["mask"].flatten()
     rows = mask.nonzero().squeeze(1)
     if not len(rows):
         return batch
-    kept = {name: column for name, column in batch.columns.items() if name not in PER_SEGMENT}
+    kept = {name: column for name, column in batch.columns.items() if name not in batch.once}
     return Batch({name: column.flatten(0, 1)[rows][:, None] for name, column in kept.items()})

@@ -10,7 +10,7 @@ import io
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -108,19 +108,27 @@ def take_value(argv: list[str], flag: str, example: str = "") -> tuple[list[str]
     return rest, value
 
 
-def take_word(argv: list[str], kind: type) -> tuple[list[str], str | None]:
-    """Take the first word that is no value of a flag of ``kind`` out of ``argv``: (the rest, the word or None)."""
+def take_word(argv: list[str], *kinds: type) -> tuple[list[str], str | None]:
+    """Take the first word that is no value of a flag of one of ``kinds`` out of ``argv``: (the rest, the word or None)."""
     values = 0.0  # that the flag before may still have
     for at, word in enumerate(argv):
         if word.startswith("--") and word not in ("--", "--help"):
             name, equals, _ = word[2:].partition("=")
-            hint = field_type(kind, _find_flag(name, kind)[0])
+            hint = _hint(name, kinds)
             values = 0 if equals or hint is bool else math.inf if get_origin(hint) in (tuple, Mapping) else 1
         elif values:
             values -= 1
         elif not word.startswith("-") and word.lower() not in SWITCH:
             return argv[:at] + argv[at + 1 :], word
     return argv, None
+
+
+def _hint(name: str, kinds: Sequence[type]) -> Any:
+    """Return the annotation of the field that ``--name`` means in the first of ``kinds`` that has it."""
+    for kind in kinds[1:]:
+        with contextlib.suppress(ConfigError):
+            return field_type(kind, _find_flag(name, kind)[0])
+    return field_type(kinds[0], _find_flag(name, kinds[0])[0])
 
 
 SWITCH = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False, "1": True, "0": False}

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 import tyro
 from rich.text import Text
 
+from fugu.algorithm.settings import KNOWN
 from fugu.cli.options import console, full_names, literal, read, take_env_kwargs, take_value, take_word
+from fugu.emulation.place import from_anywhere
 from fugu.errors import ConfigError
-from fugu.trainer.config import TrainConfig, refuse_unread
+from fugu.trainer.config import TrainConfig, member, refuse_unread
 from fugu.vector.config import VectorConfig
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ ENV: a native environment (fugu list), my_env.h, a Gymnasium id, module:Class or
 RUN: latest, latest~1, a name or a path; it goes on from its newest checkpoint.
 Every option can be given by its last name where that is unique: --learning-rate for --optimizer.learning-rate.
 --policy my_policy.py:Net trains a network of your own (fugu new policy my_policy.py writes one to start from).
+--algorithm my_algo.py:MyAlgo learns by an algorithm of your own (fugu new algorithm my_algo.py writes one to start from).
 --runs FOLDER keeps runs elsewhere than in runs/.
 """
 
@@ -41,11 +44,13 @@ def main(argv: list[str]) -> int:
     argv, named = take_value(argv, "--env", "cartpole")
     argv, env_kwargs = take_env_kwargs(argv)
     help_asked = any(word in ("-h", "--help") for word in argv)
-    argv, name = take_word(argv, TrainConfig)
+    algorithm = _algorithm(argv, resumed, root)
+    kinds = [member(each) for each in (algorithm or "ppo", *KNOWN)]
+    argv, name = take_word(argv, *kinds)
     name = named if name is None else name
     if named not in (None, name):
         raise ConfigError(f"fugu train {name} --env {named}: which of the two?")
-    if name is not None and (other := take_word(argv, TrainConfig)[1]) is not None:
+    if name is not None and (other := take_word(argv, *kinds)[1]) is not None:
         raise ConfigError(
             f"fugu train {name} {other}: a run has one environment; leave {other} out, or name the flag it is for"
         )
@@ -64,20 +69,32 @@ def main(argv: list[str]) -> int:
         return _resume(resumed, argv, runs)
     from fugu.presets import preset
 
-    argv = _full_names(argv)
     _, device = take_value(argv, "--device", "cuda")
-    _, algorithm = take_value(argv, "--algorithm", "ppo")
-    _, seconds = take_value(argv, "--vector.start-timeout", "120")
+    _, seconds = take_value(_timeout_flag(argv), "--vector.start-timeout", "120")
     timeout = VectorConfig.start_timeout if seconds is None else literal(seconds)
     start = preset(name or "cartpole", env_kwargs, device or "cpu", algorithm, start_timeout=timeout)
     config = _parse(argv, dataclasses.replace(start, env_kwargs={**start.env_kwargs, **env_kwargs}))
-    refuse_unread(start, config)
     from fugu.run.train import Interrupted, train
 
     try:
         return _next_commands(train(config.env, config=config, runs=runs))
     except Interrupted as end:
         return _interrupted(end)
+
+
+def _algorithm(argv: list[str], resumed: str | None, root: str | None) -> str | None:
+    """Return the algorithm of this command line, from anywhere, or that of the run it goes on with; None if it names none."""
+    algorithm = take_value(argv, "--algorithm", "ppo")[1]
+    if algorithm is None and resumed is not None:
+        from fugu.run.run import Run
+
+        return Run(resumed, Path(root or "runs")).config.algorithm
+    return None if algorithm is None else from_anywhere(algorithm)
+
+
+def _timeout_flag(argv: list[str]) -> list[str]:
+    """Return the arguments with the one flag that is needed before there is a config under its whole name."""
+    return [re.sub(r"^--start[-_]timeout(=|$)", r"--vector.start-timeout\1", argument) for argument in argv]
 
 
 def _resume(text: str, argv: list[str], runs: Path) -> int:
@@ -99,19 +116,19 @@ def _resume(text: str, argv: list[str], runs: Path) -> int:
 
 
 def _parse(argv: list[str], start: TrainConfig) -> TrainConfig:
-    """The config on the command line; what is not given is as in ``start``."""
-    return read(
-        TrainConfig,
-        prog="fugu train",
-        args=_full_names(argv),
-        default=start,
-        config=(tyro.conf.AvoidSubcommands,),
-    )
-
-
-def _full_names(argv: list[str]) -> list[str]:
+    """Return the config on the command line; what is not given is as in ``start``."""
+    kind = type(start)
     argv = [re.sub(r"^--policy(=|$)", r"--policy.net\1", argument) for argument in argv]
-    return full_names(argv, TrainConfig)
+    flags = {argument[2:].partition("=")[0]: None for argument in argv if argument.startswith("--") and len(argument) > 2}
+    refuse_unread(start, flags)
+    args = full_names(_from_anywhere(argv), kind)
+    return read(kind, prog="fugu train", args=args, default=start, config=(tyro.conf.AvoidSubcommands,))
+
+
+def _from_anywhere(argv: list[str]) -> list[str]:
+    """Return the arguments with the whole path of the algorithm's file, as the config has it."""
+    rest, algorithm = take_value(argv, "--algorithm", "ppo")
+    return rest if algorithm is None else [*rest, "--algorithm", from_anywhere(algorithm)]
 
 
 def _interrupted(end: Interrupted) -> int:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from fugu.ranks import ALONE, Ranks
+
 EPSILON = 1e-8
 CLIP = 10.0
 """deviations beyond which a normalised number is cut off"""
@@ -21,6 +23,8 @@ class RunningMoments(nn.Module):
     count: Tensor
     mean: Tensor
     var: Tensor
+    ranks: Ranks = ALONE
+    """whose rows are taken in together"""
 
     def __init__(self, shape: Sequence[int] = (), clip: float = CLIP) -> None:
         super().__init__()
@@ -41,11 +45,11 @@ class RunningMoments(nn.Module):
         if mask is not None:
             valid = valid & mask.reshape(-1)
         weight = valid.reshape(-1, *(1,) * self.mean.dim())
-        count = valid.sum()
+        count = self.ranks.sum(valid.sum())
         some = count.clamp_min(1)
-        mean = torch.where(weight, rows, 0).sum(0) / some
+        mean = self.ranks.sum(torch.where(weight, rows, 0).sum(0)) / some
         deviation = torch.where(weight, rows - mean, 0)
-        var = (deviation * deviation).sum(0) / some
+        var = self.ranks.sum((deviation * deviation).sum(0)) / some
         total = (self.count + count).clamp_min(1)
         share = count / total  # of the new rows in all
         delta = mean - self.mean
@@ -80,9 +84,9 @@ class DecayingMoments(RunningMoments):
     def update(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Take in the mean of ``x`` and of its square where ``mask`` is true and ``x`` finite; nothing if that is nowhere."""
         valid = torch.isfinite(x) if mask is None else torch.isfinite(x) & mask
-        count = valid.sum()
+        count = self.ranks.sum(valid.sum())
         numbers = torch.where(valid, x.to(torch.float64), 0)
-        new = torch.stack([numbers.sum(), numbers.square().sum()]) / count.clamp_min(1)
+        new = self.ranks.sum(torch.stack([numbers.sum(), numbers.square().sum()])) / count.clamp_min(1)
         seen = count > 0
         self.sums.copy_(torch.where(seen, self.decay * self.sums + (1 - self.decay) * new, self.sums))
         self.count.copy_(torch.where(seen, self.decay * self.count + (1 - self.decay), self.count))

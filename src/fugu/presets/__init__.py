@@ -11,7 +11,7 @@ from typing import Any
 
 from fugu.presets import arcade, atari, classic, coding, gpu, grpo, minigrid, mujoco, pettingzoo, safe, sanity, teams
 from fugu.presets.general import general
-from fugu.trainer.config import TrainConfig
+from fugu.trainer.config import TrainConfig, with_algorithm
 from fugu.vector.config import VectorConfig
 
 PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
@@ -49,10 +49,15 @@ def preset(
     environment that has to be looked at."""
     if algorithm is not None and isinstance(env, str) and env in BY_ALGORITHM.get(algorithm, {}):
         return BY_ALGORITHM[algorithm][env]()
+    config = _by_env(env, env_kwargs or {}, device, start_timeout)
+    return config if algorithm is None else with_algorithm(config, algorithm)
+
+
+def _by_env(env: Any, env_kwargs: Mapping[str, Any], device: str, start_timeout: float) -> TrainConfig:
     if device.startswith("cuda") and isinstance(env, str) and env in gpu.PRESETS:
         return gpu.PRESETS[env]()
     if isinstance(env, str) and env in PRESETS:
         return PRESETS[env]()
     if isinstance(env, str) and env.startswith("ALE/"):
         return atari.game(env)
-    return general(env, env_kwargs or {}, start_timeout)
+    return general(env, env_kwargs, start_timeout)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fugu.algorithm.config import GRPOConfig
+from fugu.algorithm.config_episodes import GRPOConfig
 from fugu.policy.config import PolicyConfig
 from fugu.trainer.config import ImitationConfig, OptimizerConfig, TrainConfig
 from fugu.vector.config import VectorConfig
@@ -25,13 +25,12 @@ def _coding(**changes: Any) -> TrainConfig:
         "threads": 1,  # the sandbox has use for the other cores
         "vector": VectorConfig(num_envs=256, batch_size=64),
         "policy": PolicyConfig(net="transformer"),
-        "grpo": GRPOConfig(group_size=8),
         "optimizer": OptimizerConfig(learning_rate=1e-3, schedule="linear", max_grad_norm=1.0),
         "imitation": ImitationConfig(examples=128, example_steps=100, example_rate=2e-3),
     }
     return TrainConfig(**{**base, **changes})
 
 
-GRPO: Mapping[str, Callable[[], TrainConfig]] = {"coding": lambda: _coding(algorithm="grpo")}
+GRPO: Mapping[str, Callable[[], TrainConfig]] = {"coding": lambda: _coding(algorithm="grpo", grpo=GRPOConfig(group_size=8))}
 
 TOKEN_PPO: Mapping[str, Callable[[], TrainConfig]] = {"coding": lambda: _coding(algorithm="token_ppo")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from fugu.algorithm.config import GRPOConfig
+from fugu.algorithm.config_episodes import GRPOConfig
 from fugu.policy.config import PolicyConfig
 from fugu.trainer.config import OptimizerConfig, TrainConfig
 from fugu.vector.config import VectorConfig
@@ -28,7 +28,7 @@ def _reverse(algorithm: Literal["grpo", "token_ppo"]) -> TrainConfig:
         threads=1,
         vector=VectorConfig(num_envs=256, num_workers=1),
         policy=PolicyConfig(net="transformer"),
-        grpo=GRPOConfig(group_size=8),
+        **({"grpo": GRPOConfig(group_size=8)} if algorithm == "grpo" else {}),
         optimizer=OptimizerConfig(learning_rate=1e-3, schedule="constant", max_grad_norm=1.0),
     )
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from fugu.algorithm.config import PPOConfig, SafeConfig
 from fugu.policy.config import PolicyConfig
 from fugu.presets import mujoco
-from fugu.trainer.config import OptimizerConfig, TrainConfig
+from fugu.trainer.config import OptimizerConfig, TrainConfig, with_algorithm
 from fugu.vector.config import VectorConfig
 
 VELOCITY = {
@@ -48,7 +49,7 @@ def _point(algorithm: str) -> TrainConfig:
         # normalised: the way to the nearest hazard is short, and would be a small number among large ones
         policy=PolicyConfig(hidden=(64, 64), share=False, initial_std=0.5, normalize_observation=True),
         ppo=PPOConfig(gamma=0.95, lam=0.9, entropy_coef=0.003, normalize_reward=True),
-        safe=SafeConfig(limit=(10.0,), ki=0.1, multiplier_start=1.0, cost_gamma=0.95, cost_lam=0.9) if safe else SafeConfig(),
+        **({"safe": SafeConfig(limit=(10.0,), ki=0.1, multiplier_start=1.0, cost_gamma=0.95, cost_lam=0.9)} if safe else {}),
         optimizer=OptimizerConfig(learning_rate=2e-3, final_rate=0.3),
     )
 
@@ -61,18 +62,17 @@ def _body(task: str) -> TrainConfig:
 def _velocity(task: str) -> TrainConfig:
     """As without a limit, but learning goes on to the end: a policy that no longer moves cannot follow the price. And a batch is as
     long as an episode, so that the price follows the policy in every one; episodes of 1,000 steps that begin together end together."""
-    base = _body(task)
-    return dataclasses.replace(
-        base,
-        algorithm="safe_ppo",
-        horizon=125,
-        passes=8,
-        minibatch=500,
-        vector=VectorConfig(num_envs=8),
-        policy=dataclasses.replace(base.policy, hidden=(64, 64)),
-        safe=SafeConfig(limit=(25.0,), ki=0.1),
-        optimizer=dataclasses.replace(base.optimizer, final_rate=0.2),
-    )
+    base = with_algorithm(_body(task), "safe_ppo")
+    changes: dict[str, Any] = {
+        "horizon": 125,
+        "passes": 8,
+        "minibatch": 500,
+        "vector": VectorConfig(num_envs=8),
+        "policy": dataclasses.replace(base.policy, hidden=(64, 64)),
+        "safe": SafeConfig(limit=(25.0,), ki=0.1),
+        "optimizer": dataclasses.replace(base.optimizer, final_rate=0.2),
+    }
+    return dataclasses.replace(base, **changes)
 
 
 FREE: Mapping[str, Callable[[], TrainConfig]] = {

@@ -9,13 +9,13 @@ The row convention, everywhere in fugu (``emulation/env.py`` says how environmen
 - ``mask=False`` also marks agents that are dead, absent or waiting. Masked rows enter no loss, no mean and no priority.
 - Recurrent state is zeroed where ``first`` is True, before the row is looked at, in rollout and in training.
 
-Columns are ``[segments, horizon, ...]``, except those that a segment has once: ``PER_SEGMENT``. In memory either axis may come
+Columns are ``[segments, horizon, ...]``, except those that a segment has once (``columns.py`` is their table). In memory either axis may come
 first: rollouts on a CPU lay segments one after the other, those on a GPU rows of the same time. All columns of a batch lie alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -23,26 +23,27 @@ from torch import Tensor
 
 from fugu.cuda.gather import COLUMNS, gather, lies_by_steps
 from fugu.cuda.use import ready
+from fugu.rollout.columns import PER_SEGMENT
 
-PER_SEGMENT = frozenset(
-    {
-        *("state", "bootstrap", "bootstrap_now", "cost_bootstrap", "acts_after"),
-        *("priority", "importance", "agent", "group", "score", "round"),
-    }
-)
-"""state: of the recurrent core before the first row; bootstrap: value of the observation after the last row, cost_bootstrap: what is
-expected to be paid from there on; bootstrap_now, and value_now for rows: what the network said there, in the units that values have
-since ``prepare``; acts_after: mask of the row after the last, where agents may wait for each other; priority: how likely a
-segment is drawn; importance: what a segment drawn by priority counts for; agent: which one of its world a segment
-belongs to; group, score, round: see ``episodes.py``"""
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where segments came from, so that what learning finds of them can go back."""
 
-BOOTSTRAPS = {"value": "bootstrap", "cost_value": "cost_bootstrap"}
-"""what a policy says of rows and is also asked of the row after the last one -> the column that keeps that"""
+    take: Callable[[Mapping[str, Tensor], Tensor | None], None]
+    """takes columns and which segments of the source's batch they are of, all if None"""
+    segments: Tensor | None = None
+
+    def of(self, index: Tensor) -> Origin:
+        """Return the origin of the segments that ``index`` names."""
+        return Origin(self.take, index if self.segments is None else self.segments[index.to(self.segments.device)])
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     columns: Mapping[str, Tensor]
+    once: frozenset[str] = PER_SEGMENT
+    """names of the columns that a segment has once"""
+    origin: Origin | None = None
 
     def __getitem__(self, name: str) -> Tensor:
         return self.columns[name]
@@ -71,31 +72,53 @@ class Batch:
             return self
         all_of_it = torch.zeros(1, dtype=torch.int64, device=whole.device)
         copied = {name: column for name, column in self.columns.items() if name != "obs"}
-        return self.also(**gather(copied, all_of_it, once=PER_SEGMENT, together=len(whole)))
+        return self.also(**gather(copied, all_of_it, once=self.once, together=len(whole)))
 
     @property
     def _by_time(self) -> bool:
         return time_major(self.columns["reward"])
 
     def also(self, **columns: Tensor) -> Batch:
-        """The same batch with more columns, or other ones."""
-        return Batch({**self.columns, **columns})
+        """Return the same batch with more columns, or other ones."""
+        return self._with({**self.columns, **columns})
+
+    def also_once(self, **columns: Tensor) -> Batch:
+        """Return the same batch with more columns that a segment has once, ``[segments, ...]``."""
+        return Batch({**self.columns, **columns}, self.once | columns.keys(), self.origin)
+
+    def without(self, *names: str) -> Batch:
+        """Return the same batch without some columns."""
+        return self._with({name: column for name, column in self.columns.items() if name not in names})
+
+    def hand_back(self, **columns: Tensor) -> None:
+        """Give the source what was found of these segments; nothing happens where it keeps none of it."""
+        if self.origin is not None:
+            self.origin.take(columns, self.origin.segments)
+
+    def _with(self, columns: Mapping[str, Tensor], origin: Origin | None = None) -> Batch:
+        return Batch(columns, self.once, origin or self.origin)
 
     def rows(self, index: Tensor) -> Batch:
         """The segments ``index`` names, whole; copies that lie in memory as the originals do.
 
         On a GPU, where segments of a step are neighbours in memory, all columns are copied in one launch.
         """
+        origin = None if self.origin is None else self.origin.of(index)
         if ready(*self.columns.values(), half=True) and lies_by_steps(self.columns["reward"]) and len(self.columns) <= COLUMNS:
-            return Batch(gather(self.columns, index.to(self.columns["reward"].device), once=PER_SEGMENT))
-        return Batch({name: _select(name, column, index.to(column.device)) for name, column in self.columns.items()})
+            return self._with(gather(self.columns, index.to(self.columns["reward"].device), once=self.once), origin)
+        chosen = {
+            name: _select(column, index.to(column.device), by_time=name not in self.once and time_major(column))
+            for name, column in self.columns.items()
+        }
+        return self._with(chosen, origin)
 
     def part(self, start: int, stop: int) -> Batch:
         """These segments; views."""
-        return Batch({name: column[start:stop] for name, column in self.columns.items()})
+        origin = None if self.origin is None else self.origin.of(torch.arange(start, min(stop, self.segments)))
+        return self._with({name: column[start:stop] for name, column in self.columns.items()}, origin)
 
     def to(self, device: torch.device) -> Batch:
-        return Batch({name: column.to(device, non_blocking=True) for name, column in self.columns.items()})
+        return self._with({name: column.to(device, non_blocking=True) for name, column in self.columns.items()})
 
 
 def time_major(column: Tensor) -> bool:
@@ -119,7 +142,7 @@ def unflat(rows: Tensor, like: Tensor, by_time: bool) -> Tensor:
     return rows.unflatten(0, (like.shape[0], like.shape[1]))
 
 
-def _select(name: str, column: Tensor, index: Tensor) -> Tensor:
-    if name not in PER_SEGMENT and time_major(column):
+def _select(column: Tensor, index: Tensor, *, by_time: bool) -> Tensor:
+    if by_time:
         return column.transpose(0, 1).index_select(1, index).transpose(0, 1)
     return column.index_select(0, index)

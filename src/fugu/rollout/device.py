@@ -1,6 +1,6 @@
 """On-policy rollouts of environments that live where the policy does: nothing leaves the device, nothing asks the host.
 
-In: a ``DeviceVec`` and, at each call, ``act``. Out: a ``Batch`` of one segment per agent over memory that is allocated once. The slabs
+In: a ``DeviceVec`` and, at each call, an actor. Out: a ``Batch`` of one segment per agent over memory that is allocated once. The slabs
 lie time-major, ``[horizon, agents, ...]``, so that a step writes neighbours side by side; the batch shows them as ``[agents, horizon,
 ...]``. All addresses stay the same from batch to batch, so that the whole of ``next`` can be captured in a CUDA graph and replayed.
 """
@@ -8,209 +8,175 @@ lie time-major, ``[horizon, agents, ...]``, so that a step writes neighbours sid
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fugu.rollout.batch import BOOTSTRAPS, Batch
-from fugu.rollout.onpolicy import Act, Actor
-from fugu.spaces import Layout
+from fugu.emulation.columns import present
+from fugu.rollout.acting import Act, Actor, Carry, Forms, Seen, zeros
+from fugu.rollout.batch import Batch
+from fugu.rollout.columns import BOOTSTRAPS, PER_SEGMENT
+from fugu.rollout.source import Experience, Source
+from fugu.rollout.vec_state import restore_carry, saved_carry
 from fugu.spaces.views import TORCH_DTYPES
 from fugu.vector.device import DeviceRows, DeviceVec
-from fugu.vector.vecenv import EpisodeLog
-
-Columns = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-"""what a policy keeps of a row: shape and dtype, by name"""
+from fugu.vector.vecenv import EpisodeLog, VecEnv
 
 
-@dataclass
 class Slab:
-    """The rows of one horizon. Row ``horizon`` of the first four is what comes after it."""
+    """The rows of one horizon. Columns of the row that waits for an action are ``[horizon + 1, agents, ...]``: the last row is what
+    comes after; all others are ``[horizon, agents, ...]``, and ``after`` is ``[agents, ...]``."""
 
-    obs: Tensor
-    """[horizon + 1, agents, *row_shape]"""
-    first: Tensor
-    """[horizon + 1, agents]"""
-    mask: Tensor
-    """[horizon + 1, agents]"""
-    action_mask: Tensor | None
-    """[horizon + 1, agents, choices]; None: the environments forbid nothing"""
-    reward: Tensor
-    """[horizon, agents]"""
-    terminated: Tensor
-    truncated: Tensor
-    bootstrap: Tensor
-    """[agents]"""
-    cost: Tensor | None = None
-    """[horizon, agents, costs]; None: the environments have none"""
-    cost_bootstrap: Tensor | None = None
-    """[agents, costs]; None: nobody foretells them"""
-    acted: dict[str, Tensor] = field(default_factory=dict)
-    """what the policy did, by column: [horizon, agents, ...]"""
-    team: bool = False
-    """whether there are several agents in a world, who may wait for each other"""
+    def __init__(
+        self, vec: DeviceVec | VecEnv, horizon: int, device: torch.device, acted: Forms, *, choices: int | None = None
+    ) -> None:
+        """``acted``: what a policy keeps of a row. ``choices``: columns of the action mask, if other than those of ``vec``."""
+        agents, self.horizon, self.device = vec.num_agents, horizon, device
+        choices = vec.num_choices if choices is None else choices
+        self.next: dict[str, Tensor] = {}
+        self.outcome: dict[str, Tensor] = {}
+        for column in present(vec.spec):
+            if column.name == "action_mask" and not choices:
+                continue
+            shape, dtype = column.shape(vec.spec), column.dtype
+            if column.name == "obs":
+                shape, dtype = vec.obs_layout.row_shape, vec.obs_layout.dtype_name
+            elif column.name == "action_mask":
+                shape = (choices,)
+            waits = column.when == "next"
+            made = torch.zeros((horizon + waits, agents, *shape), dtype=TORCH_DTYPES[dtype], device=device)
+            (self.next if waits else self.outcome)[column.name] = made
+        self.acted = {name: torch.zeros((horizon, agents, *shape), dtype=dtype, device=device) for name, (shape, dtype) in acted.items()}
+        """what the policy did"""
+        said = {kept: acted[name][0] for name, kept in BOOTSTRAPS.items() if name in acted}
+        self.after = {kept: torch.zeros((agents, *shape), device=device) for kept, shape in said.items()}
+        """what it says of the row after the last"""
+        self.team = vec.spec.num_agents > 1
+        """whether there are several agents in a world, who may wait for each other"""
 
-    @classmethod
-    def zeros(
-        cls, layout: Layout, agents: int, choices: int, horizon: int, device: torch.device, columns: Columns, costs: int = 0
-    ) -> Slab:
-        def zeros(*shape: int, dtype: torch.dtype = torch.bool) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=device)
-
-        return cls(
-            obs=zeros(horizon + 1, agents, *layout.row_shape, dtype=TORCH_DTYPES[layout.dtype_name]),
-            first=zeros(horizon + 1, agents),
-            mask=zeros(horizon + 1, agents),
-            action_mask=zeros(horizon + 1, agents, choices) if choices else None,
-            reward=zeros(horizon, agents, dtype=torch.float32),
-            terminated=zeros(horizon, agents),
-            truncated=zeros(horizon, agents),
-            bootstrap=zeros(agents, dtype=torch.float32),
-            cost=zeros(horizon, agents, costs, dtype=torch.float32) if costs else None,
-            cost_bootstrap=zeros(agents, *columns["cost_value"][0], dtype=torch.float32) if "cost_value" in columns else None,
-            acted={name: zeros(horizon, agents, *shape, dtype=dtype) for name, (shape, dtype) in columns.items()},
-        )
+    def __getitem__(self, name: str) -> Tensor:
+        """Return a column by name, wherever it is kept."""
+        return next(part[name] for part in (self.next, self.outcome, self.acted, self.after) if name in part)
 
     def rows(self, t: int) -> DeviceRows:
-        """Where step ``t`` writes to."""
-        return DeviceRows(
-            obs=self.obs[t + 1],
-            first=self.first[t + 1],
-            mask=self.mask[t + 1],
-            action_mask=None if self.action_mask is None else self.action_mask[t + 1],
-            reward=self.reward[t],
-            terminated=self.terminated[t],
-            truncated=self.truncated[t],
-            cost=None if self.cost is None else self.cost[t],
-        )
+        """Return where step ``t`` writes to."""
+        columns: dict[str, Any] = {name: column[t + 1] for name, column in self.next.items()}
+        columns |= {name: column[t] for name, column in self.outcome.items()}
+        return DeviceRows(**{"action_mask": None, **columns})
 
     def start_over(self) -> None:
-        """What came after the last horizon is what this one begins with."""
-        for column in (self.obs, self.first, self.mask, self.action_mask):
-            if column is not None:
-                column[0].copy_(column[-1])
+        """Begin with what came after the last horizon."""
+        for column in self.next.values():
+            column[0].copy_(column[-1])
+
+    def seen(self, t: int, agents: slice = slice(None), **more: Any) -> Seen:
+        """Return row ``t`` as a policy sees it, for some agents."""
+        mask = self.next.get("action_mask")
+        return Seen(
+            self.next["obs"][t, agents],
+            self.next["first"][t, agents],
+            self.outcome["reward"][t - 1, agents],  # of the horizon before, for row 0: it is not overwritten until the last step
+            self.next["mask"][t, agents],
+            None if mask is None else mask[t, agents],
+            training=True,
+            **more,
+        )
 
     def into(self, t: int) -> dict[str, Tensor]:
-        """Where what the policy does at ``t`` is kept; after the last row only its values are of interest."""
-        if t < len(self.reward):
+        """Return where what the policy does at ``t`` is kept; after the last row only its values are of interest."""
+        if t < self.horizon:
             return {name: column[t] for name, column in self.acted.items()}
-        values = {name: getattr(self, column) for name, column in BOOTSTRAPS.items() if name in self.acted}
-        return {**{name: torch.empty_like(column[0]) for name, column in self.acted.items()}, **values}
+        scratch = {name: torch.empty_like(column[0]) for name, column in self.acted.items()}
+        return {**scratch, **{name: self.after[kept] for name, kept in BOOTSTRAPS.items() if kept in self.after}}
 
-    def batch(self, first_state: Tensor | None) -> Batch:
-        """All of it as a batch; views."""
-        columns = {
-            "obs": self.obs[:-1],
-            "first": self.first[:-1],
-            "mask": self.mask[:-1],
-            "reward": self.reward,
-            "terminated": self.terminated,
-            "truncated": self.truncated,
-            **self.acted,
-        }
-        if self.action_mask is not None:
-            columns["action_mask"] = self.action_mask[:-1]
-        if self.cost is not None:
-            columns["cost"] = self.cost
-        seen = {name: column.transpose(0, 1) for name, column in columns.items()}
-        if first_state is not None:
-            seen["state"] = first_state
-        if self.cost_bootstrap is not None:
-            seen["cost_bootstrap"] = self.cost_bootstrap
+    def experience(self, first_carry: Mapping[str, Tensor], version: int, episodes: Callable[[], EpisodeLog]) -> Experience:
+        """Return all of it as experience; views."""
+        columns = {name: column[:-1] for name, column in self.next.items()} | self.outcome | self.acted
+        seen = {name: column.transpose(0, 1) for name, column in columns.items()} | dict(first_carry)
         if self.team:
-            seen["acts_after"] = self.mask[-1]
-        return Batch({**seen, "bootstrap": self.bootstrap})
+            seen["acts_after"] = self.next["mask"][-1]
+        mask, ended = seen["mask"], seen["terminated"] | seen["truncated"]
+        batch = Batch(seen | self.after, PER_SEGMENT | first_carry.keys())
+        return Experience(batch, mask.sum(), version, episodes, mask.any(1), ended.any(1))
 
 
 Whole = Callable[[Slab], None]
 """fills a slab from row 0 on in one go, columns of the policy included"""
 
 
-class DeviceRollout:
+class DeviceRollout(Source):
     static = unattended = True
+    vec: DeviceVec
 
     def __init__(
-        self, vec: DeviceVec, horizon: int, columns: Columns, *, state_size: int = 0, whole: Whole | None = None
+        self, vec: DeviceVec, horizon: int, columns: Forms, *, carry: Forms | None = None, whole: Whole | None = None
     ) -> None:
+        """``columns``: what the policy keeps of a row. ``carry``: what it takes on from row to row. ``whole``: fills a slab in one go."""
         self.vec, self.horizon, self.device = vec, horizon, vec.device
+        self.segments = vec.num_agents
         self.whole = whole
-        costs = len(vec.spec.costs)
-        self.slab = Slab.zeros(vec.obs_layout, vec.num_agents, vec.num_choices, horizon, vec.device, columns, costs)
-        self.slab.team = vec.spec.num_agents > 1
-        self._state = torch.zeros((vec.num_agents, state_size), device=vec.device) if state_size else None
-        self._first_state = torch.zeros((vec.num_agents, state_size), device=vec.device) if state_size else None
-
-    @property
-    def segments(self) -> int:
-        return self.vec.num_agents
+        self.slab = Slab(vec, horizon, vec.device, columns)
+        self._carry = zeros(carry or {}, vec.num_agents, vec.device)
+        self._first_carry = zeros(carry or {}, vec.num_agents, vec.device)
 
     # --- a batch ---
 
-    def next(self, act: Actor, stop: Callable[[], bool] = bool) -> Batch:
+    def next(self, actor: Actor, stop: Callable[[], bool] = bool) -> Experience:
         """Let all agents act ``horizon`` times. ``stop`` is not asked: a horizon on a device takes milliseconds."""
-        slab = self.slab
-        slab.start_over()
+        self.slab.start_over()
         if self.whole is not None:
-            self.whole(slab)
+            self.whole(self.slab)
         else:
-            self._step_by_step(act)
-        return slab.batch(self._first_state)
+            self._step_by_step(actor)
+        return self.slab.experience(self._first_carry, actor.version, self.vec.drain_log)
 
-    def _step_by_step(self, act: Actor) -> None:
-        slab, state = self.slab, self._state
-        if state is not None and self._first_state is not None:
-            self._first_state.copy_(state)
+    def _step_by_step(self, actor: Actor) -> None:
+        slab, carry = self.slab, dict(self._carry)
+        for name, column in carry.items():
+            self._first_carry[name].copy_(column)
         for t in range(self.horizon):
-            done = self._act(act, t, state)
+            done = self._act(actor, t, carry)
             self.vec.step(done.env_action, slab.rows(t))
-            state = done.state
-        self._act(act, self.horizon, state)  # for its value; the action is not taken: the next policy chooses its own
-        if self._state is not None and state is not None:
-            self._state.copy_(state)
+            carry = dict(done.carry or {})
+        self._act(actor, self.horizon, carry)  # for its value; the action is not taken: the next policy chooses its own
+        for name, column in self._carry.items():
+            column.copy_(carry[name])
 
-    def _act(self, act: Actor, t: int, state: Tensor | None) -> Act:
-        slab = self.slab
-        into = slab.into(t)
-        done = act(slab.obs[t], state, slab.first[t], None if slab.action_mask is None else slab.action_mask[t], into=into)
+    def _act(self, actor: Actor, t: int, carry: Carry) -> Act:
+        into = self.slab.into(t)
+        done = actor(self.slab.seen(t, carry=carry or None, into=into))
         for name, column in done.columns.items():
             into[name].copy_(column)
         return done
 
-    def drain_log(self) -> EpisodeLog:
-        return self.vec.drain_log()
-
     # --- starting and restarting ---
 
     def restart(self, seed: int) -> None:
-        """Start all environments anew."""
         self.vec.reset(seed, self.slab.rows(self.horizon - 1))
         self.vec.drain_log()
-        if self._state is not None:
-            self._state.zero_()
+        for column in self._carry.values():
+            column.zero_()
 
     @property
     def can_snapshot(self) -> bool:
         return self.vec.can_snapshot
 
     def snapshot(self) -> dict[str, Tensor]:
-        """What a checkpoint needs to go on between two batches exactly here."""
         saved = {f"vec.{name}": tensor for name, tensor in self.vec.snapshot().items()}
-        slab = self.slab
-        last = {"obs": slab.obs, "first": slab.first, "mask": slab.mask, "action_mask": slab.action_mask}
-        saved.update({f"row.{name}": column[-1].cpu().clone() for name, column in last.items() if column is not None})
-        if self._state is not None:
-            saved["recurrent"] = self._state.cpu().clone()
-        return saved
+        saved.update({f"row.{name}": column[-1].cpu().clone() for name, column in self._last().items()})
+        return saved | saved_carry(self._carry)
 
-    def took(self, saved: Mapping[str, Tensor]) -> bool:
-        """Whether a source of this kind made the snapshot, and not one with its environments elsewhere."""
+    def _last(self) -> dict[str, Tensor]:
+        """Return the columns whose last row the next batch begins with."""
+        return {**self.slab.next, "reward": self.slab.outcome["reward"]}
+
+    def fits(self, saved: Mapping[str, Tensor]) -> bool:
         return "row.obs" in saved
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         self.vec.restore({name.removeprefix("vec."): tensor for name, tensor in saved.items() if name.startswith("vec.")})
-        for name, tensor in saved.items():
-            if name.startswith("row."):
-                getattr(self.slab, name.removeprefix("row."))[-1].copy_(tensor)
-        if self._state is not None:
-            self._state.copy_(saved["recurrent"])
+        for name, column in self._last().items():
+            if f"row.{name}" in saved:
+                column[-1].copy_(saved[f"row.{name}"])
+        restore_carry(self._carry, saved)

@@ -28,9 +28,11 @@ from torch import Tensor
 
 from fugu.emulation.env import Rows
 from fugu.errors import ConfigError
+from fugu.rollout.acting import Actor, Carry, Forms, zeros
 from fugu.rollout.batch import Batch
-from fugu.rollout.onpolicy import FLAGS, Actor, Clock, Stopped
-from fugu.spaces.views import TORCH_DTYPES
+from fugu.rollout.columns import PER_SEGMENT
+from fugu.rollout.segments import Segments, seen_of
+from fugu.rollout.source import Clock, Experience, Source, Stopped
 from fugu.vector.vecenv import EpisodeLog, VecEnv
 
 
@@ -46,8 +48,8 @@ class Groups:
     """of a batch and its number of groups: which groups are, ``[groups]`` bool; None: all"""
 
 
-class Episodes:
-    static = unattended = False
+class Episodes(Source):
+    vec: VecEnv
 
     def __init__(
         self,
@@ -55,10 +57,11 @@ class Episodes:
         horizon: int,
         groups: Groups,
         *,
-        state_size: int = 0,
+        carry: Forms | None = None,
         device: torch.device | str = "cpu",
         clock: Clock | None = None,
     ) -> None:
+        """``carry``: what the policy takes on from row to row."""
         if vec.num_envs % groups.size:
             near = -(-vec.num_envs // groups.size) * groups.size
             raise ConfigError(
@@ -66,32 +69,19 @@ class Episodes:
                 "--grpo.group-size"
             )
         self.vec, self.horizon, self.groups = vec, horizon, groups
+        self.segments = vec.num_agents
         self.device = torch.device(device)
         self._clock = clock or (lambda _: nullcontext())
-        agents, layout = vec.num_agents, vec.obs_layout
-        self._written: dict[str, Tensor] = {
-            "obs": torch.zeros((agents, horizon, *layout.row_shape), dtype=TORCH_DTYPES[layout.dtype_name]),
-            "reward": torch.zeros((agents, horizon)),
-            **{name: torch.zeros((agents, horizon), dtype=torch.bool) for name in FLAGS},
-        }
-        """columns the environments fill, on the CPU"""
-        self._arrays = {name: column.numpy() for name, column in self._written.items()}
-        self._action_mask: Tensor | None = None
-        """[agents, horizon, choices]; made when an environment first forbids something"""
-        self._acted: dict[str, Tensor] = {}
-        """columns the policy fills, where the learner is; made when the first act shows what they are"""
-        self._first_state = torch.zeros((agents, state_size), device=self.device) if state_size else None
+        self._memory = Segments(vec, self.segments, horizon, self.device)
+        self._carry = carry or {}
+        self._once = PER_SEGMENT | self._carry.keys()
         self._group = group_of_agents(vec, groups.size)
-        self._score = np.zeros(agents)
-        self._done = np.zeros(agents, bool)
+        self._score = np.zeros(self.segments)
+        self._done = np.zeros(self.segments, bool)
         self._seeds = torch.Generator()
         self._warned = False
         self._log = (0, 0.0, 0.0)
-        """episodes, their returns and lengths, since the last look"""
-
-    @property
-    def segments(self) -> int:
-        return self.vec.num_agents
+        """episodes, their returns and lengths, since the batch before"""
 
     @property
     def num_groups(self) -> int:
@@ -99,34 +89,39 @@ class Episodes:
 
     # --- a batch ---
 
-    def next(self, act: Actor, stop: Callable[[], bool] = bool) -> Batch:
-        """An episode of every agent. ``stop`` is asked after every step; True raises ``Stopped``."""
-        batch = self._play(act, stop)
-        worth = self.groups.worth
+    def next(self, actor: Actor, stop: Callable[[], bool] = bool) -> Experience:
+        """Play an episode of every agent. ``stop`` is asked after every step; True raises ``Stopped``."""
+        batch, played = self._chosen(actor, stop)
+        log = self._drain()
+        return Experience(batch, played, actor.version, lambda: log)
+
+    def _chosen(self, actor: Actor, stop: Callable[[], bool]) -> tuple[Batch, int]:
+        """Return a batch in which groups that are not ``worth`` it are replaced, and the rows that were played."""
+        batch = self._play(actor, stop)
+        worth, played = self.groups.worth, int(batch["mask"].sum())
         if self.groups.rounds == 0 or worth is None:
-            return batch
+            return batch, played
         wanted = ~worth(batch, self.num_groups)
-        batch = Batch({name: column.clone() for name, column in batch.columns.items()})
+        batch = Batch({name: column.clone() for name, column in batch.columns.items()}, self._once)
         for number in range(1, self.groups.rounds + 1):
             if not wanted.any():
                 break
-            fresh = self._play(act, stop)
+            fresh = self._play(actor, stop)
+            played += int(fresh["mask"].sum())
             found = worth(fresh, self.num_groups).nonzero().squeeze(1)
             taken = wanted.nonzero().squeeze(1)[: len(found)]
             batch = _replaced(batch, fresh, self._group, taken, found[: len(taken)], number)
             wanted[taken] = False
-        return batch
+        return batch, played
 
-    def _play(self, act: Actor, stop: Callable[[], bool]) -> Batch:
-        """One episode of every agent, in memory that the next call writes again."""
+    def _play(self, actor: Actor, stop: Callable[[], bool]) -> Batch:
+        """Play one episode of every agent, into memory that the next call writes again."""
         for name in ("mask", "terminated", "truncated", "reward"):
-            self._written[name].zero_()
+            self._memory.written[name].zero_()
         self._score[:], self._done[:] = 0, False
-        if self._action_mask is not None:
-            self._action_mask.fill_(True)
-        forbidden = False
+        self._memory.begin()
         time = {group.start: 0 for group in self.vec.groups}
-        state: dict[int, Tensor | None] = {}
+        carry: dict[int, Carry | None] = {}
         open_groups = len(time)
         with self._clock("env"):
             self.vec.async_reset(self._starts())
@@ -142,41 +137,32 @@ class Episodes:
                 open_groups -= 1
                 continue
             if t == 0:
-                state[start] = None if self._first_state is None else torch.zeros_like(self._first_state[rows.agents])
-            state[start], forbade = self._act(rows, t, act, state[start])
-            forbidden |= forbade
+                carry[start] = zeros(self._carry, rows.agents.stop - rows.agents.start, self.device) or None
+            carry[start] = self._act(rows, t, actor, carry[start])
             time[start] = t + 1
             if stop():
                 raise Stopped
-        return self._finished(max(time.values()), forbidden)
+        return self._finished(max(time.values()))
 
-    def _act(self, rows: Rows, t: int, act: Actor, state: Tensor | None) -> tuple[Tensor | None, bool]:
-        """Send actions for ``rows`` and keep them. Returns the policy's memory, and whether actions were forbidden."""
-        agents, mask = rows.agents, None
-        if rows.action_mask is not None and not rows.action_mask.all():
-            mask = torch.from_numpy(rows.action_mask).to(self.device)
+    def _act(self, rows: Rows, t: int, actor: Actor, carry: Carry | None) -> Carry | None:
+        """Send actions for ``rows`` and keep them. Returns what the policy takes on."""
+        agents = rows.agents
         with self._clock("inference"):
-            obs, first = torch.from_numpy(rows.obs).to(self.device), torch.from_numpy(rows.first).to(self.device)
-            done = act(obs, state, first, mask)
+            seen = seen_of(rows, carry, self.device)
+            done = actor(seen)
         with self._clock("env"):
             self.vec.send(done.env_action.cpu().numpy())
         with self._clock("copy"):
-            arrays = self._arrays
-            arrays["obs"][agents, t] = rows.obs
-            arrays["first"][agents, t] = rows.first
-            arrays["mask"][agents, t] = rows.mask & ~self._done[agents]
-            if mask is not None and self._action_mask is None:
-                self._action_mask = torch.ones((self.segments, self.horizon, self.vec.num_choices), dtype=torch.bool)
-            if mask is not None and self._action_mask is not None:
-                self._action_mask.numpy()[agents, t] = rows.action_mask
-            for name, column in done.columns.items():
-                self._column(name, column)[agents, t] = column
-        return done.state, mask is not None
+            self._memory.keep_next(rows, agents, t, masked=seen.action_mask is not None)
+            self._memory.arrays["mask"][agents, t] &= ~self._done[agents]
+            self._memory.keep_acted(done.columns, agents, t)
+        return done.carry
 
     def _write_outcome(self, rows: Rows, t: int) -> None:
         """What the last actions produced, for those whose episode is still on; the last row there is room for is an end."""
-        agents, arrays = rows.agents, self._arrays
+        agents, arrays = rows.agents, self._memory.arrays
         on = ~self._done[agents]
+        self._memory.keep_outcome(rows, agents, t)
         self._score[agents] += np.where(on, rows.reward, 0.0)
         arrays["reward"][agents, t] = np.where(on, rows.reward, 0.0)
         arrays["terminated"][agents, t] = rows.terminated & on
@@ -198,41 +184,33 @@ class Episodes:
         for agent, info in rows.infos.items():
             if "restarted" in info:
                 env = next(part for part in self.vec.env_agents if part.start <= agent < part.stop)
-                ended = self._written["terminated"][env].any(1).numpy()  # before it failed
+                ended = self._memory.written["terminated"][env].any(1).numpy()  # before it failed
                 self._score[env] = np.where(self._done[env] & ended, self._score[env], np.nan)
                 self._done[env] = True
 
-    def _finished(self, rows: int, forbidden: bool) -> Batch:
+    def _finished(self, rows: int) -> Batch:
         score = torch.from_numpy(self._score.astype(np.float32))
         self._warn_if_none_ended()
         scored = ~np.isnan(self._score)
-        lengths = self._arrays["mask"].sum(1)
+        lengths = self._memory.arrays["mask"].sum(1)
         count, returns, length = self._log
         self._log = (
             count + int(scored.sum()),
             returns + float(self._score[scored].sum()),
             length + float(lengths[scored].sum()),
         )
-        columns = {name: column[:, :rows] for name, column in {**self._written, **self._acted}.items()}
-        if forbidden and self._action_mask is not None:
-            columns["action_mask"] = self._action_mask[:, :rows]
-        if self._first_state is not None:
-            columns["state"] = self._first_state
-        return Batch({**columns, "group": self._group, "score": score, "round": torch.zeros_like(self._group)})
+        columns = {name: column[:, :rows] for name, column in self._memory.columns().items()}
+        first_carry = zeros(self._carry, self.segments, self.device)
+        found = {"group": self._group, "score": score, "round": torch.zeros_like(self._group)}
+        return Batch({**columns, **first_carry, **found}, self._once)
 
     def _starts(self) -> list[int | None]:
         """The seed of every environment: one for all of a group."""
         count = self.vec.num_envs // self.groups.size
         return torch.randint(2**31, (count,), generator=self._seeds).repeat_interleave(self.groups.size).tolist()
 
-    def _column(self, name: str, like: Tensor) -> Tensor:
-        if name not in self._acted:
-            shape = (self.segments, self.horizon, *like.shape[1:])
-            self._acted[name] = torch.zeros(shape, dtype=like.dtype, device=self.device)
-        return self._acted[name]
-
-    def drain_log(self) -> EpisodeLog:
-        """The episodes of all rounds since the last call. What environments log by name, and what episodes cost, are means that
+    def _drain(self) -> EpisodeLog:
+        """Return the episodes of all rounds since the last call. What environments log by name, and what episodes cost, are means that
         also have those in them which nobody looked at; nothing of it is known where all were cut off."""
         whole = self.vec.drain_log()
         log, self._log = self._log, (0, 0.0, 0.0)
@@ -245,13 +223,10 @@ class Episodes:
         self._seeds.manual_seed(seed)
         self.vec.drain_log()
 
-    can_snapshot = True
-    """whatever the environments are: between two batches nothing of them is needed"""
-
     def snapshot(self) -> dict[str, Tensor]:
         return {"seeds": self._seeds.get_state()}
 
-    def took(self, saved: Mapping[str, Tensor]) -> bool:
+    def fits(self, saved: Mapping[str, Tensor]) -> bool:
         return "seeds" in saved
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
@@ -281,7 +256,7 @@ def _replaced(batch: Batch, fresh: Batch, group: Tensor, taken: Tensor, found: T
         columns[name] = old
     columns["group"] = group
     columns["round"][into] = number
-    return Batch(columns)
+    return Batch(columns, batch.once)
 
 
 def _grown(column: Tensor | None, name: str, rows: int, *batches: Batch) -> Tensor:
@@ -290,7 +265,7 @@ def _grown(column: Tensor | None, name: str, rows: int, *batches: Batch) -> Tens
         assert name == "action_mask"
         like = next(batch[name] for batch in batches if name in batch)
         return torch.ones((like.shape[0], rows, like.shape[2]), dtype=torch.bool)
-    if name in ("group", "score", "round", "state") or column.shape[1] == rows:
+    if name in batches[0].once or column.shape[1] == rows:
         return column.clone()
     more = torch.zeros((column.shape[0], rows - column.shape[1], *column.shape[2:]), dtype=column.dtype, device=column.device)
     return torch.cat([column, more.fill_(True) if name == "action_mask" else more], 1)

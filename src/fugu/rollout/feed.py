@@ -1,6 +1,6 @@
 """On-policy rollouts of environments on the CPU by a policy on a GPU: environments step while the GPU chooses for others.
 
-In: a ``VecEnv`` of one or more batches and, at each call, ``act``. Out: a ``Batch`` in the slabs of ``rollout/device.py``, on the GPU.
+In: a ``VecEnv`` of one or more batches and, at each call, an actor. Out: a ``Batch`` in the slabs of ``rollout/device.py``, on the GPU.
 Rows cross once, in one copy (``rollout/transfer.py``) straight from the memory that the environments write, which is pinned for that;
 actions come back the same way. What one batch needs at one time (copy rows, choose, keep, copy actions) is recorded as a CUDA graph,
 so that it costs the host one launch.
@@ -25,61 +25,60 @@ from torch import Tensor
 from fugu.cuda.graph import Recorded
 from fugu.cuda.half import weights_stay
 from fugu.emulation.env import Rows
-from fugu.rollout.batch import Batch
-from fugu.rollout.device import Columns, Slab
-from fugu.rollout.onpolicy import Actor, Clock, Saved, Stopped
+from fugu.rollout.acting import Actor, Forms, zeros
+from fugu.rollout.device import Slab
+from fugu.rollout.source import Clock, Experience, Source, Stopped
 from fugu.rollout.transfer import Pinned, Transfer
+from fugu.rollout.vec_state import restore_vec, snapshot_vec
 from fugu.spaces.views import TORCH_DTYPES
 from fugu.vector.vecenv import VecEnv, env_seeds
 
 
-class Feed(Saved):
-    static, unattended = True, False
+class Feed(Source):
+    static = True
+    vec: VecEnv
 
     def __init__(
         self,
         vec: VecEnv,
         horizon: int,
-        columns: Columns,
+        columns: Forms,
         *,
-        state_size: int = 0,
+        carry: Forms | None = None,
         device: torch.device,
         clock: Clock | None = None,
     ) -> None:
+        """``columns``: what the policy keeps of a row. ``carry``: what it takes on from row to row."""
         self.vec, self.horizon, self.device = vec, horizon, device
+        self.segments = vec.num_agents
         self._clock = clock or (lambda _: nullcontext())
-        choices = vec.num_choices if vec.masks_actions else 0
-        self.slab = Slab.zeros(vec.obs_layout, vec.num_agents, choices, horizon, device, columns, len(vec.spec.costs))
-        self.slab.team = vec.spec.num_agents > 1
+        self.slab = Slab(vec, horizon, device, columns, choices=vec.num_choices if vec.masks_actions else 0)
         layout = vec.action_layout
         self._pinned = Pinned(vec.memory) if device.type == "cuda" else None
         """kept so that the memory stays pinned"""
         shape = (vec.num_agents, *layout.row_shape)
         self._actions = torch.zeros(shape, dtype=TORCH_DTYPES[layout.dtype_name], pin_memory=device.type == "cuda")
-        self._state = torch.zeros((vec.num_agents, state_size), device=device) if state_size else None
-        self._first_state = torch.zeros((vec.num_agents, state_size), device=device) if state_size else None
+        self._carry = zeros(carry or {}, vec.num_agents, device)
+        self._first_carry = zeros(carry or {}, vec.num_agents, device)
         self._lanes = {group.start: Lane(device, Transfer(vec.memory, self.slab)) for group in vec.groups}
         """by first agent"""
         self._seed(vec.config.seed)
-        self._act: Actor | None = None
+        self._actor: Actor | None = None
         self._said = False
-
-    @property
-    def segments(self) -> int:
-        return self.vec.num_agents
 
     # --- a batch ---
 
-    def next(self, act: Actor, stop: Callable[[], bool] = bool) -> Batch:
+    def next(self, actor: Actor, stop: Callable[[], bool] = bool) -> Experience:
         """Let all agents act ``horizon`` times. ``stop`` is asked after every step; True raises ``Stopped``."""
-        self._act = act
+        self._actor = actor
         self.slab.start_over()
-        if self._state is not None and self._first_state is not None:
-            self._first_state.copy_(self._state)
+        for name, column in self._carry.items():
+            self._first_carry[name].copy_(column)
         with self._side_by_side():
             self._collect(stop)
         self._say_why()
-        return self.slab.batch(self._first_state)
+        log = self.vec.drain_log()
+        return self.slab.experience(self._first_carry, actor.version, lambda: log)
 
     @contextmanager
     def _side_by_side(self) -> Iterator[None]:
@@ -121,7 +120,7 @@ class Feed(Saved):
                 raise Stopped
 
     def _send(self, waiting: deque[slice], count: int, *, wait: bool) -> int:
-        """Set up to ``count`` batches going whose actions are there, in their order, or wait for these; how many it were."""
+        """Send up to ``count`` batches whose actions are there, oldest first; ``wait`` for those that are not. Returns the number sent."""
         sent = 0
         while waiting and sent < count and (wait or self._lanes[waiting[0].start].done):
             group = waiting.popleft()
@@ -141,23 +140,21 @@ class Feed(Saved):
             lane.mark()
 
     def _choose(self, rows: Rows, t: int) -> None:
-        assert self._act is not None
+        assert self._actor is not None
         slab, group, lane = self.slab, rows.agents, self._lanes[rows.agents.start]
         if t > 0:  # row 0 is there since the batch before
             lane.take(rows, t)
-        state = None if self._state is None else self._state[group]
-        mask = None if slab.action_mask is None else slab.action_mask[t, group]
+        carry = {name: column[group] for name, column in self._carry.items()}
         into = {name: column[group] for name, column in slab.into(t).items()}
-        with (
-            weights_stay()
-        ):  # of its own: what is rounded in one graph must not be read by another, which may be replayed alone
-            done = self._act(slab.obs[t, group], state, slab.first[t, group], mask, into=into, generator=lane.generator)
+        seen = slab.seen(t, group, carry=carry or None, into=into, generator=lane.generator)
+        with weights_stay():  # of its own: what is rounded in one graph must not be read by another, which may be replayed alone
+            done = self._actor(seen)
         for name, column in done.columns.items():
             into[name].copy_(column)
         if t == self.horizon:  # the action is not taken: the next policy chooses its own
             return
-        if state is not None and done.state is not None:
-            state.copy_(done.state)
+        for name, column in carry.items():
+            column.copy_(done.carry[name])  # type: ignore[index]
         self._actions[group].copy_(done.env_action, non_blocking=True)
 
     def _say_why(self) -> None:
@@ -173,7 +170,6 @@ class Feed(Saved):
     # --- starting and restarting ---
 
     def restart(self, seed: int) -> None:
-        """Start all environments anew."""
         self._settle()
         self._seed(seed)
         self.vec.async_reset(seed)
@@ -181,18 +177,25 @@ class Feed(Saved):
             self._take_last(self.vec.recv())
         self._settle()
         self.vec.drain_log()
-        if self._state is not None:
-            self._state.zero_()
+        for column in self._carry.values():
+            column.zero_()
+
+    @property
+    def can_snapshot(self) -> bool:
+        return self.vec.can_snapshot
 
     def snapshot(self) -> dict[str, Tensor]:
-        saved = super().snapshot()
+        saved = snapshot_vec(self.vec, self._carry)
         if saved:  # else the environments start anew, and the random numbers with them
             saved["generators"] = torch.stack([lane.generator.get_state() for lane in self._lanes.values()])
         return saved
 
+    def fits(self, saved: Mapping[str, Tensor]) -> bool:
+        return "obs" in saved
+
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         self._settle()
-        super().restore(saved)
+        restore_vec(self.vec, self._carry, saved)
         states = saved.get("generators", ())
         if len(states) == len(self._lanes):  # else they go on as they are: it was made in other batches
             for lane, state in zip(self._lanes.values(), states, strict=True):

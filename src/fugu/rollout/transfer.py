@@ -16,12 +16,6 @@ from fugu.cuda.gather import copy_all
 from fugu.emulation.env import Rows
 from fugu.rollout.device import Slab
 
-NEXT = ("obs", "first", "mask", "action_mask")
-"""columns of the row that waits for an action"""
-OUTCOME = ("reward", "terminated", "truncated", "cost")
-"""columns that the action before it produced"""
-
-
 class Transfer:
     """Of the rows of one group, out of ``memory``, all bytes of the vector env, to ``slab``."""
 
@@ -33,15 +27,14 @@ class Transfer:
     def __call__(self, rows: Rows, t: int) -> None:
         """Copy what the environments wrote: the outcome of row ``t - 1``, and row ``t``. The host need not wait for it."""
         places: dict[str, Tensor] = {}
-        for name, to in [(name, t) for name in NEXT] + [(name, t - 1) for name in OUTCOME]:
-            column = getattr(self._slab, name)
-            if column is not None and to >= 0:
-                places[name] = _bytes(column[to, rows.agents])
+        for columns, to in ((self._slab.next, t), (self._slab.outcome, t - 1)):
+            if to >= 0:
+                places |= {name: _bytes(column[to, rows.agents]) for name, column in columns.items()}
         begin = {name: getattr(rows, name).ctypes.data - self._memory.ctypes.data for name in places}
         low, high = min(begin.values()), max(begin[name] + len(place) for name, place in places.items())
         sent = torch.from_numpy(self._memory[low:high])
         if self._received is None:
-            self._received = torch.empty(len(sent), dtype=torch.uint8, device=self._slab.obs.device)
+            self._received = torch.empty(len(sent), dtype=torch.uint8, device=self._slab.device)
         self._received.copy_(sent, non_blocking=True)
         copy_all([(self._received[begin[name] - low :][: len(place)], place) for name, place in places.items()])
 

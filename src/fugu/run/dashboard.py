@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from fugu.run.board import ASCII, UNICODE, Header, Progress, board, plain
-from fugu.run.config import LogConfig
+from fugu.trainer.config_parts import LogConfig
 from fugu.run.metrics import PHASES
 
 __all__ = ["Dashboard", "Header"]

@@ -32,12 +32,17 @@ PHASES = {
 """what a Timer tells apart -> what happens in it"""
 
 METRICS: dict[str, Metric] = {
-    "steps": Metric("steps", "rows an agent acted on, since the start of the run, over all environments"),
+    "steps": Metric("steps", "rows that environments played and an agent acted on, since the start of the run, over all agents"),
+    "learned": Metric("rows", "rows learned from, since the start of the run; rows that only others acted on are not"),
     "updates": Metric("updates", "batches learned from, since the start of the run"),
     "episodes": Metric("episodes", "episodes that ended, since the start of the run"),
     "episode/return": Metric("", "mean undiscounted return of the episodes that ended since the last line"),
     "episode/length": Metric("steps", "mean length of the episodes that ended since the last line"),
     "episode/cost": Metric("", "mean undiscounted cost of the episodes that ended since the last line"),
+    "eval/return": Metric("", "mean undiscounted return of the episodes of an evaluation during training"),
+    "eval/length": Metric("steps", "mean length of the episodes of an evaluation during training"),
+    "eval/cost": Metric("", "mean undiscounted cost of the episodes of an evaluation during training"),
+    "eval/episodes": Metric("episodes", "episodes of an evaluation during training"),
     "loss/policy": Metric("", "mean policy loss of the minibatches of an update"),
     "loss/value": Metric("", "mean value loss of the minibatches, before its coefficient"),
     "loss/entropy": Metric("nats", "mean entropy of the policy over unmasked rows"),
@@ -84,6 +89,7 @@ METRICS: dict[str, Metric] = {
 
 OPEN = {
     "episode/cost/": Metric("", "mean undiscounted cost of this kind of the episodes that ended since the last line"),
+    "eval/cost/": Metric("", "mean undiscounted cost of this kind of the episodes of an evaluation"),
     "env/": Metric("", "mean of a value that the environment logs, over the episodes since the last line"),
     "safe/limit/": Metric("", "what an episode may cost on average, of this kind"),
     "safe/lambda/": Metric("reward per cost", "the multiplier of this cost"),

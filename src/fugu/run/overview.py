@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fugu.config import from_toml
 from fugu.emulation.place import title
 from fugu.errors import FuguError
 from fugu.run import store
-from fugu.trainer.config import TrainConfig
+from fugu.trainer.config import TrainConfig, read_config
 
 State = Literal["running", "done", "interrupted", "failed", "diverged", "damaged"]
 
@@ -56,7 +55,7 @@ def overview(folder: store.RunFolder) -> Overview:
     problem = None
     running = folder.locked
     try:
-        config = from_toml(TrainConfig, folder.config)
+        config = read_config(folder.config)
         metrics, timing = folder.read_metrics(), folder.read_timing()
     except (FuguError, OSError) as error:
         problem = str(error)

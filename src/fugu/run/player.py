@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-from fugu.algorithm.make import make_algorithm
 from fugu.config import fitting
 from fugu.run.run import Run
 from fugu.run.scene import Scene, drawn
 from fugu.trainer import checkpoint
-from fugu.trainer.build import find_device, make_vec
+from fugu.rollout.segments import seen_of
+from fugu.trainer.build import find_device, make_algorithm, make_vec
 from fugu.trainer.evaluate import Evaluation, evaluate
+from fugu.trainer.state import load_for_playing
 
 
 class Player:
@@ -51,10 +52,10 @@ class Player:
             self.vec = make_vec(config)
         try:
             self.algorithm = make_algorithm(config, self.vec, self.device)
-            self.policy = self.algorithm.modules["policy"]
+            self.policy = self.algorithm.policy
             saved = checkpoint.load(path)
             with checkpoint.fitting_into(path):
-                self.policy.load_state_dict(saved.tensors["policy"])
+                load_for_playing(self.algorithm, saved.tensors)
             self.step = saved.step
         except BaseException:
             self.vec.close()
@@ -65,7 +66,6 @@ class Player:
             self.vec,
             self.algorithm.act,
             episodes=episodes,
-            state_size=self.policy.state_size,  # type: ignore[arg-type]
             seed=self.seed,
             greedy=greedy,
             device=self.device,
@@ -73,16 +73,14 @@ class Player:
 
     def play(self, *, greedy: bool = False) -> Iterator[Scene]:
         """The environment after the reset and after every step, episode after episode, without end."""
-        size: int = self.policy.state_size  # type: ignore[assignment]
-        state = torch.zeros((self.vec.num_agents, size), device=self.device) if size else None
+        carry, generator = None, torch.Generator(self.device).manual_seed(self.seed)
         scene = Scene(self.vec, self.seed)
         while True:
             yield scene
-            rows = self.vec.rows
-            mask = None if rows.action_mask is None else torch.from_numpy(rows.action_mask).to(self.device)
-            obs, first = (torch.from_numpy(column).to(self.device) for column in (rows.obs, rows.first))
-            acted = self.algorithm.act(obs, state, first, mask, greedy=greedy)
-            state = acted.state
+            seen = seen_of(self.vec.rows, carry, self.device, training=False)
+            seen.greedy, seen.generator = greedy, generator
+            acted = self.algorithm.act(seen)
+            carry = acted.carry
             scene.step(acted.env_action.cpu().numpy())
 
     def __enter__(self) -> Player:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fugu.config import fitting, from_toml
+from fugu.config import fitting
 from fugu.run import store
-from fugu.trainer.config import TrainConfig
+from fugu.trainer.config import TrainConfig, read_config
 
 
 class Run:
@@ -17,7 +17,7 @@ class Run:
 
     def __init__(self, text: str | Path | store.RunFolder, root: str | Path = "runs") -> None:
         self.folder = text if isinstance(text, store.RunFolder) else store.find(str(text), Path(root))
-        self.config: TrainConfig = from_toml(TrainConfig, self.folder.config)
+        self.config: TrainConfig = read_config(self.folder.config)
 
     @property
     def path(self) -> Path:

@@ -13,7 +13,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fugu.config import fitting, override, to_toml
+from fugu.algorithm.find import is_own
+from fugu.config import fitting, fixed_paths, override, to_toml
 from fugu.cuda import failure
 from fugu.emulation.place import from_anywhere, title
 from fugu.errors import ConfigError, FuguError, places, raised
@@ -26,7 +27,7 @@ from fugu.run.system import System
 from fugu.run.timer import Timer, shares
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
-from fugu.trainer.config import TrainConfig, refuse_unread
+from fugu.trainer.config import TrainConfig, refuse_unread, with_algorithm
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.loop import Trainer
@@ -54,17 +55,20 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
     if config is None:
         if not isinstance(env, str):
             raise ConfigError(f"train() takes an environment by name (Gymnasium id, file.py:Class, ...), got {env!r:.60}")
+        algorithm = fitting("algorithm", settings.get("algorithm"), str | None)
         env_kwargs = fitting("env_kwargs", settings.get("env_kwargs", {}), Mapping[str, Any])
         config = preset(
             env,
             env_kwargs,
             str(settings.get("device", "cpu")),
-            fitting("algorithm", settings.get("algorithm"), str | None),
+            None if algorithm is None else from_anywhere(algorithm),
             start_timeout=fitting("vector.start_timeout", _start_timeout(settings), float),
         )
         settings["env_kwargs"] = {**config.env_kwargs, **env_kwargs}
-    start, config = config, override(config, settings)
-    refuse_unread(start, config)
+    if "algorithm" in settings:
+        config = with_algorithm(config, from_anywhere(fitting("algorithm", settings.pop("algorithm"), str)))
+    refuse_unread(config, settings)
+    config = override(config, settings)
     config = override(config, {"env": from_anywhere(config.env), "policy.net": from_anywhere(config.policy.net)})
     if config.policy.start is not None:
         config = override(config, {"policy.start": str(Path(config.policy.start).resolve())})
@@ -73,7 +77,7 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
         stack.enter_context(failure.explained())
         timer = Timer()
         trainer = make_trainer(config, clock=timer)
-        stack.callback(trainer.source.vec.close)
+        stack.callback(trainer.close)
         folder = store.create(Path(runs), Path(title(config.env, config.env_kwargs)).name)
         _write(folder.config, text)
         stack.enter_context(folder.lock())
@@ -92,16 +96,16 @@ def _start_timeout(settings: Mapping[str, Any]) -> float:
 
 def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
     """Train on from the newest good checkpoint, exactly as the run would have gone on."""
+    refuse_unread(run.config, changes or {})
     config = run.with_config(changes or {})
     _refuse_other_run(run.config, config)
-    refuse_unread(run.config, config)
     with ExitStack() as stack:
         stack.enter_context(failure.explained())
         stack.enter_context(run.folder.lock())
         path = checkpoint.find(run.folder.checkpoints, "latest")
         timer = Timer()
         trainer = make_trainer(config.from_checkpoint(), run.folder.checkpoints, timer)
-        stack.callback(trainer.source.vec.close)
+        stack.callback(trainer.close)
         trainer.load(path)
         if trainer.finished:
             raise ConfigError(_done(run, trainer))
@@ -113,24 +117,9 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
         return _run(run, trainer, timer)
 
 
-FIXED = (
-    *("env", "env_kwargs", "algorithm", "seed", "device", "policy", "ppo.normalize_reward", "ppo.normalize_value"),
-    *(
-        "optimizer.name",
-        "vector.num_envs",
-        "safe.delay",
-        "mappo",
-        "self_play.pool",
-        "self_play.opponents",
-        "grpo.reference_coef",
-        "imitation",
-    ),
-)
-"""what a run cannot change: its weights, statistics and environments would not fit"""
-
-
 def _refuse_other_run(before: TrainConfig, after: TrainConfig) -> None:
-    for name in FIXED:
+    for path in fixed_paths(before):
+        name = ".".join(path)
         get = operator.attrgetter(name)
         if get(before) != get(after):
             raise ConfigError(f"a run that goes on cannot change {name}; start a new one for that")
@@ -221,8 +210,8 @@ def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
             total_steps=run.config.steps,
             from_step=trainer.steps,
             device=str(trainer.source.device),
-            native=trainer.source.vec.can_snapshot,
-            half=would_gain(run.config.precision, trainer.algorithm.modules["policy"]),
+            native=trainer.source.can_snapshot,
+            half=would_gain(run.config.precision, trainer.algorithm.policy),
         )
         stack.enter_context(_noting_failure(run))
         board = stack.enter_context(Dashboard(header, run.config.log))
@@ -238,12 +227,13 @@ def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
                 + (f"\n  the last good checkpoint is {good}" if good else "\n  there was no checkpoint yet")
             ) from error
         except Exception as error:  # a network of the user's own may raise anything
-            ours = isinstance(error, FuguError) or run.config.policy.net in ("default", "transformer") or not places(error)
+            own = [name for name in (run.config.algorithm, run.config.policy.net) if is_own(name)]
+            ours = isinstance(error, FuguError) or not own or not places(error)
             if ours or run.config.device != "cpu":  # what a GPU has to say is explained elsewhere
                 raise
             step, path = trainer.saved_step, shlex.quote(str(run.path))
             saved = f"\n  saved at step {step:,}; go on with: fugu train --resume {path}" if step else ""
-            raise FuguError(f"{run.config.policy.net} raised {raised(error)}{saved}") from error
+            raise FuguError(f"{own[0]} raised {raised(error)}{saved}") from error
         if interrupt.asked:
             raise Interrupted(interrupt.asked, run, trainer.steps)
     return run

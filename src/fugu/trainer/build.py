@@ -13,17 +13,21 @@ from torch import nn
 
 from fugu import vector
 from fugu.algorithm.contract import Algorithm
-from fugu.algorithm.make import make_algorithm
+from fugu.algorithm.find import algorithm_class
+from fugu.algorithm.setup import Agents, Seeds, Setup
+from fugu.algorithm.trial import try_algorithm
 from fugu.emulation.build import is_compiled
 from fugu.emulation.factory import tensor_env_class
 from fugu.errors import ConfigError, GpuError
 from fugu.policy.kernels import keep_freed_memory, set_threads
-from fugu.rollout.device import DeviceRollout
-from fugu.rollout.episodes import Episodes
-from fugu.rollout.feed import Feed
-from fugu.rollout.onpolicy import Clock, OnPolicy
-from fugu.rollout.source import Source
+from fugu.policy.normalize import RunningMoments
+from fugu.ranks import ALONE, Ranks
+from fugu.rollout.envs import Envs
+from fugu.rollout.source import Clock
+from fugu.trainer import checkpoint
 from fugu.trainer.config import TrainConfig
+from fugu.trainer.evaluate import Evaluator
+from fugu.trainer.fuse import fuse
 from fugu.trainer.imitation import learn_examples
 from fugu.trainer.loop import Trainer
 from fugu.trainer.memory import MANY, check_memory, check_network
@@ -37,9 +41,12 @@ SMALL = 100_000
 
 
 def make_trainer(
-    config: TrainConfig, folder: Path | None = None, clock: Callable[[str], AbstractContextManager[None]] | None = None
+    config: TrainConfig,
+    folder: Path | None = None,
+    clock: Callable[[str], AbstractContextManager[None]] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Trainer:
-    """Everything a run needs, checked; ``folder`` is where checkpoints go. Close it with ``trainer.source.vec.close()``."""
+    """Make everything a run needs, checked; ``folder`` is where checkpoints go. Close it with ``trainer.close()``."""
     device = find_device(config.device)
     check_precision(config.precision, device)
     keep_freed_memory()
@@ -52,29 +59,70 @@ def make_trainer(
         if isinstance(vec, VecEnv) and device.type == "cpu":  # else batches are in the memory of the GPU
             check_memory(config, vec)
             check_network(config, vec.spec)
-        algorithm = make_algorithm(config, vec, device)
-        check_policy(config.precision, algorithm.modules["policy"])
-        _share_out(config.threads or usable_cores(), algorithm.modules["policy"])
-        if config.imitation.examples:
-            learn_examples(algorithm.modules["policy"], vec, config.imitation, seed=config.seed)
-            algorithm.begin()
-        algorithm.fuse(config)
-        source = make_source(config, vec, algorithm, device, clock)
-        return Trainer(config, source, algorithm, folder=folder, clock=clock)
+        algorithm = make_algorithm(config, vec, device, ranks, lambda policy: _make_ready(policy, vec, config))
+        whole = fuse(algorithm, config, vec)
+        envs = Envs(
+            vec=vec,
+            horizon=config.horizon,
+            passes=config.passes,
+            device=device,
+            clock=clock,
+            name=config.algorithm,
+            whole=whole,
+        )
+        try_algorithm(algorithm, config.algorithm, envs)
+        source = algorithm.source(envs)
+        evaluator = None if config.eval.every is None else Evaluator(config, algorithm, lambda small: make_vec(small))
+        return Trainer(config, source, algorithm, folder=folder, clock=clock, ranks=ranks, evaluate=evaluator)
     except BaseException:
         vec.close()
         raise
 
 
+def make_algorithm(
+    config: TrainConfig,
+    agents: Agents,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+    ready: Callable[[nn.Module], None] = lambda policy: None,
+) -> Algorithm:
+    """Make the algorithm of a run. ``ready`` is called with its policy before anything is copied from it."""
+    setup = Setup(
+        envs=agents,
+        settings=config.settings,
+        net=config.policy,
+        device=device,
+        seeds=Seeds(run=config.seed, ranks=ranks),
+        ranks=ranks,
+        horizon=config.horizon,
+        half=config.precision == "bf16",
+        weights_of=checkpoint.newest_policy,
+        ready=ready,
+    )
+    algorithm: Algorithm = algorithm_class(config.algorithm).build(setup)
+    for part in algorithm.modules():
+        if isinstance(part, RunningMoments):
+            part.ranks = ranks
+    return algorithm
+
+
+def _make_ready(policy: nn.Module, vec: VecEnv | DeviceVec, config: TrainConfig) -> None:
+    """Check a policy that was just made, give it its threads, and teach it from examples."""
+    check_policy(config.precision, policy)
+    _share_out(config.threads or usable_cores(), policy)
+    if config.imitation.examples:
+        learn_examples(policy, vec, config.imitation, seed=config.seed)
+
+
 def lives_on_device(config: TrainConfig, device: torch.device) -> bool:
-    """Whether the environments are where the policy is: on a GPU those in C++ and those written as torch functions."""
+    """Return whether the environments are where the policy is: on a GPU those in C++ and those written as torch functions."""
     if config.vector.backend != "auto":
         return config.vector.backend == "device"
     return device.type == "cuda" and (is_compiled(config.env) or tensor_env_class(config.env) is not None)
 
 
 def _vec_on_device(config: TrainConfig, device: torch.device) -> DeviceVec | None:
-    """None if the environments are to be on the CPU, or have to: that is said, and the policy is fed from there."""
+    """Return the environments on the device; None if they are to be on the CPU, or have to: that is said, and the policy is fed from there."""
     if not lives_on_device(config, device):
         return None
     try:
@@ -103,25 +151,6 @@ def make_device_vec(config: TrainConfig, device: torch.device) -> DeviceVec:
     return vec
 
 
-def make_source(
-    config: TrainConfig, vec: VecEnv | DeviceVec, algorithm: Algorithm, device: torch.device, clock: Clock | None
-) -> Source:
-    """Where batches come from: environments on the device, on the CPU for a policy on a GPU, or both on the CPU."""
-    size = algorithm.state_size
-    if algorithm.groups is not None:
-        if isinstance(vec, DeviceVec):
-            raise ConfigError(
-                f"{config.algorithm} starts episodes together, which environments on {device} do not; keep them on the CPU: "
-                f"--vector.backend {'native' if is_compiled(config.env) else 'serial'}"
-            )
-        return Episodes(vec, config.horizon, algorithm.groups, state_size=size, device=device, clock=clock)
-    if isinstance(vec, DeviceVec):
-        return DeviceRollout(vec, config.horizon, algorithm.columns, state_size=size, whole=algorithm.whole(vec))
-    if device.type == "cuda" and config.passes == 1:
-        return Feed(vec, config.horizon, algorithm.columns, state_size=size, device=device, clock=clock)
-    return OnPolicy(vec, config.horizon, passes=config.passes, state_size=size, device=device, clock=clock)
-
-
 def _share_out(threads: int, policy: nn.Module) -> None:
     """A network that our kernels compute, or a small one, leaves torch only small things to do: its threads would get in each
     other's way, by a factor of ten where the machine has anything else to do."""
@@ -131,7 +160,7 @@ def _share_out(threads: int, policy: nn.Module) -> None:
 
 
 def make_vec(config: TrainConfig) -> VecEnv:
-    """The environments of a run. Their infos are not looked at, so they need not travel."""
+    """Make the environments of a run on the CPU. Their infos are not looked at, so they need not travel."""
     settings = dataclasses.replace(config.vector, infos=config.vector.infos or "none")
     if settings.backend == "device":
         settings = dataclasses.replace(settings, backend="auto", device=None)

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from fugu.errors import ConfigError
 from fugu.trainer.checkpoint_format import (
     CheckpointError,
     check,
@@ -36,6 +37,9 @@ from fugu.trainer.checkpoint_format import (
 )
 
 __all__ = ["Checkpoint", "CheckpointError", "find", "fitting_into", "load", "save", "steps", "truncate"]
+
+BEST = "best"
+"""folder beside the checkpoints in which evaluations during training keep the best policy"""
 
 _NAME = re.compile(r"(?:\.old-)?step_(?P<step>\d{9,18})")
 _LOCK_SECONDS = 60.0
@@ -95,6 +99,8 @@ def load(path: Path | str) -> Checkpoint:
 def find(folder: Path | str, which: str | int = "latest") -> Path:
     """The checkpoint that is ``latest``, ``best`` or of one step. Damaged ones are passed over with a warning for ``latest`` only."""
     folder = Path(folder)
+    if which == "best" and _checkpoints(folder / BEST):
+        folder, which = folder / BEST, "latest"
     found = _checkpoints(folder)
     if which == "best":
         step = _best(folder)
@@ -125,6 +131,19 @@ def find(folder: Path | str, which: str | int = "latest") -> Path:
     raise CheckpointError(
         f"there is no checkpoint in {folder}: its run has not come to the first one. If it no longer runs, train anew"
     )
+
+
+def newest_policy(run: str) -> Mapping[str, torch.Tensor]:
+    """Return the weights of the newest policy of the run in the folder ``run``."""
+    folder = Path(run) / "checkpoints" if (Path(run) / "checkpoints").is_dir() else Path(run)
+    try:
+        newest = find(folder, "latest")
+    except CheckpointError:
+        raise ConfigError(
+            f"self_play.opponents: {run} is no folder of a run with a checkpoint in it; give paths, as in "
+            "--self-play.opponents runs/connect4-20260131-120000"
+        ) from None
+    return load(newest).tensors["policy"]
 
 
 @contextlib.contextmanager

@@ -9,15 +9,26 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
+from fugu.algorithm.contract import Algorithm
+from fugu.config import SEEDS
 from fugu.emulation.env import cost_metric
 from fugu.errors import FuguError
-from fugu.rollout.onpolicy import Actor
+from fugu.rollout.acting import Acts
+from fugu.rollout.segments import seen_of
+from fugu.rollout.envs import untouched
+from fugu.trainer.config import TrainConfig
 from fugu.vector.vecenv import VecEnv
+
+MOST = 64
+"""environments of an evaluation that play at once"""
+APART = 7_777_777
+"""between the seed of a run and that of its evaluations"""
 
 
 @dataclass(frozen=True)
@@ -41,13 +52,17 @@ class Evaluation:
         return float(np.mean(self.returns))
 
     @property
+    def mean_length(self) -> float:
+        return float(np.mean(self.lengths))
+
+    @property
     def deviation(self) -> float:
         """of the returns; nan for one episode, which says nothing of it"""
         return float(np.std(self.returns, ddof=1)) if self.episodes > 1 else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the true mean lies with 95% confidence (normal approximation); nan for one episode."""
+        """Return where the true mean lies with 95% confidence (normal approximation); nan for one episode."""
         half = 1.96 * self.deviation / math.sqrt(self.episodes)
         return self.mean - half, self.mean + half
 
@@ -57,12 +72,12 @@ class Evaluation:
 
     @property
     def certainty(self) -> str:
-        """The interval in words."""
+        """Return the interval in words."""
         low, high = self.interval
         return "95% interval " + (f"{low:.2f} to {high:.2f}" if self.episodes > 1 else "unknown from one episode")
 
     def summary(self) -> dict[str, object]:
-        """For JSON, which has no nan."""
+        """Return all of it for JSON, which has no nan."""
         known = self.episodes > 1
         return {
             "episodes": self.episodes,
@@ -90,10 +105,9 @@ class Evaluation:
 
 def evaluate(
     vec: VecEnv,
-    act: Actor,
+    act: Acts,
     *,
     episodes: int,
-    state_size: int,
     seed: int,
     greedy: bool,
     device: torch.device,
@@ -112,16 +126,18 @@ def evaluate(
     costs = np.zeros((agents, len(vec.spec.costs)))
     done: list[tuple[int, int, float, int, list[float]]] = []  # (episode of the agent, agent, return, length, costs)
     unscored = 0
-    state = torch.zeros((agents, state_size), device=device) if state_size else None
-    obs, _ = vec.reset(seed)
+    generator = torch.Generator(device).manual_seed(seed)
+    carry = None
+    vec.reset(seed)
     rows = vec.rows
     for _ in range(max_steps):
         if (played >= share).all():
             break
-        mask = None if rows.action_mask is None or rows.action_mask.all() else torch.from_numpy(rows.action_mask).to(device)
-        acted = act(torch.from_numpy(obs).to(device), state, torch.from_numpy(rows.first).to(device), mask, greedy=greedy)
-        state, counted = acted.state, rows.mask
-        obs, reward, terminated, truncated, _ = vec.step(acted.env_action.cpu().numpy())
+        seen = seen_of(rows, carry, device, training=False)
+        seen.greedy, seen.generator = greedy, generator
+        acted = act(seen)
+        carry, counted = acted.carry, rows.mask
+        _, reward, terminated, truncated, _ = vec.step(acted.env_action.cpu().numpy())
         rows = vec.rows
         returns += reward
         lengths += counted
@@ -149,3 +165,28 @@ def evaluate(
     done.sort()
     paid_for = {name: tuple(one[4][k] for one in done) for k, name in enumerate(vec.spec.costs)}
     return Evaluation(tuple(one[2] for one in done), tuple(one[3] for one in done), paid_for, cut, unscored)
+
+
+class Evaluator:
+    """Evaluates the policy of the moment, during training, in environments and with random numbers of its own."""
+
+    def __init__(self, config: TrainConfig, algorithm: Algorithm, make: Callable[[TrainConfig], VecEnv]) -> None:
+        """``make`` makes the environments; that is done when they are first needed."""
+        self._config, self._algorithm, self._make = config, algorithm, make
+        self._vec: VecEnv | None = None
+
+    def __call__(self) -> Evaluation:
+        """Play the episodes that the config asks for: the same starts and the same luck each time."""
+        c = self._config.eval
+        if self._vec is None:
+            vector = replace(self._config.vector, num_envs=min(c.episodes, MOST), batch_size=None, num_workers=None, compile=None)
+            self._vec = self._make(replace(self._config, vector=vector, minibatch=None, device="cpu"))
+        algorithm, seed = self._algorithm, (self._config.seed + APART) % SEEDS
+        with untouched(algorithm):
+            return evaluate(
+                self._vec, algorithm.act, episodes=c.episodes, seed=seed, greedy=c.greedy, device=algorithm.device
+            )
+
+    def close(self) -> None:
+        if self._vec is not None:
+            self._vec.close()

@@ -1,37 +1,37 @@
 """The training loop. There is one; algorithms, sources and policies plug into it.
 
-``Trainer.update`` is the whole of it: ``collect`` a batch from the source and ``prepare`` it, ``learn`` from minibatches of
-it, and ``finish``. Around it ``run`` keeps the count, saves, and stops. Everything a checkpoint needs is gathered in ``save``
-and put back in ``load``, so a run that goes on from a checkpoint does, bit for bit, what the uninterrupted run does.
+An update is in ``trainer/update.py``. Around it ``Trainer.run`` keeps the score, evaluates, saves, and stops. Everything a checkpoint
+needs is gathered in ``save`` and put back in ``load``, so a run that goes on from a checkpoint does, bit for bit, what the
+uninterrupted run does.
 """
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from fugu.algorithm.contract import Algorithm, Metrics
+from fugu.algorithm.contract import Algorithm
+from fugu.algorithm.setup import Seeds
 from fugu.emulation.env import cost_metric
 from fugu.errors import EnvError, FuguError
-from fugu.rollout.batch import Batch
-from fugu.rollout.onpolicy import Stopped
-from fugu.rollout.source import Source
+from fugu.ranks import ALONE, Ranks
+from fugu.rollout.source import Source, Stopped
 from fugu.trainer import checkpoint
 from fugu.trainer.capture import Unattended
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.diverged import Diverged
+from fugu.trainer.evaluate import Evaluator
 from fugu.trainer.interrupt import Interrupt
-from fugu.trainer.minibatch import minibatches
-from fugu.trainer.optimizer import Optimizer
-from fugu.trainer.score import Score
+from fugu.trainer.score import Score, added_up
+from fugu.trainer.state import OWN, load_own_state, load_state, own_state, saved_state
+from fugu.trainer.update import Clock, Update
+from fugu.vector.vecenv import EpisodeLog
 
 FEWEST = 10
 """updates between two checkpoints, unless told otherwise: environments that cannot be saved lose their episodes each time"""
@@ -56,23 +56,25 @@ class Trainer:
         algorithm: Algorithm,
         *,
         folder: Path | None = None,
-        clock: Callable[[str], AbstractContextManager[None]] | None = None,
+        clock: Clock | None = None,
+        ranks: Ranks = ALONE,
+        evaluate: Evaluator | None = None,
     ) -> None:
-        self.config, self.source, self.algorithm = config, source, algorithm
+        """``evaluate``: plays whole episodes with the policy of the moment, in environments of its own."""
+        self.config, self.source, self.algorithm, self.ranks = config, source, algorithm, ranks
         self.folder = folder
         """where checkpoints go; None: nowhere"""
         self.clock = clock or (lambda _: nullcontext())
-        self.count = config.minibatches(source.segments)
-        self.optimizer = Optimizer(algorithm.modules, config.optimizer)
+        self.seeds = Seeds(run=config.seed, ranks=ranks)
+        self.engine = Update(config, source, algorithm, seed=self.seeds.minibatches, clock=self.clock, ranks=ranks)
         self.unattended: Unattended | None = None
         """does the updates where environments and policy live on one device"""
-        self.generator = torch.Generator(source.device if source.static else "cpu").manual_seed(config.seed + 1)
-        """of the order of minibatches"""
-        self.steps = 0
-        self.updates = 0
         self.episodes = 0
         self.best: float | None = None
-        self.score = Score(source.vec.num_agents, source.device, whole=algorithm.groups is not None)
+        self.score = Score(0 if source.vec is None else source.vec.num_agents, source.device, ranks)
+        self._evaluate = evaluate
+        self.evaluated: float | None = None
+        """mean return of the last evaluation"""
         self._started = 0
         """updates when the environments were last started anew"""
         self._cut_off = False
@@ -85,29 +87,44 @@ class Trainer:
         """checkpoints in a row that could not be written"""
         rows = source.segments * source.horizon
         self._every = config.checkpoint.every or max(FEWEST, config.steps // rows // 10)
-        if source.static and algorithm.asks is None:
-            self.unattended = Unattended(self)
+        if source.static and algorithm.enough is None:
+            self.unattended = Unattended(self.engine, self.score.see)
         elif source.static:
             warnings.warn(
-                f"{algorithm.asks}, so that training on the GPU waits for the host each time, which is slower",
+                f"{config.algorithm} is asked after every minibatch whether it has learned enough (ppo.target_kl, say), so that training "
+                "on the GPU waits for the host each time, which is slower",
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+    @property
+    def steps(self) -> int:
+        """Rows of environments that were played."""
+        return self.engine.steps
+
+    @property
+    def updates(self) -> int:
+        return self.engine.updates
+
+    @property
+    def progress(self) -> float:
+        return self.engine.progress
 
     # --- running ---
 
     def start(self) -> None:
         """Begin a new run: reset the environments."""
-        self.source.restart(self.config.seed)
+        self.source.restart(self.seeds.envs)
 
     def run(self, report: Report, interrupt: Interrupt) -> None:
         """Train until the steps are done, the target is reached, or ``interrupt`` says to end; then save."""
-        while not self.finished and not interrupt.asked:
-            before = self.algorithm.state()  # for a rollout that is given up
-            steps, updates = self.steps, self.updates
+        while not self.finished and not self.ranks.any(bool(interrupt.asked)):
+            before = own_state(self.algorithm)  # for a rollout that is given up
+            learned, updates = self.engine.learned, self.updates
             try:
                 metrics = self.update(interrupt)
-                self._empty = 0 if self.steps > steps else self._empty + self.updates - updates
+                metrics |= self._evaluation(updates)
+                self._empty = 0 if self.engine.learned > learned else self._empty + self.updates - updates
                 if self._empty >= MOST_EMPTY:
                     raise FuguError(
                         f"the last {self._empty} updates had nothing to learn from: no agent was to act in any of their rows; "
@@ -157,11 +174,12 @@ class Trainer:
         """Whether much would be lost if the process ended now. How fast a machine is must not change what is learned, so this is
         only for environments that need not start anew."""
         minutes = (time.monotonic() - self._saved_at) / 60
-        return self.folder is not None and self.source.can_snapshot and minutes > self.config.checkpoint.minutes
+        late = self.folder is not None and self.source.can_snapshot and minutes > self.config.checkpoint.minutes
+        return self.ranks.any(late)
 
     def _save_unfinished(self, before: Mapping[str, torch.Tensor]) -> None:
         """Save what was learned up to a rollout that came to nothing; its environments are lost."""
-        self.algorithm.load_state(before)
+        load_own_state(self.algorithm, before)
         if self.saved_step != self.steps:  # else there is a checkpoint of this very moment, with its environments
             self.save(envs=False)
 
@@ -171,66 +189,63 @@ class Trainer:
             return False
         if self.steps >= self.config.steps:
             return True
-        return self.config.target is not None and self.score.value is not None and self.score.value >= self.config.target
-
-    @property
-    def progress(self) -> float:
-        return min(1.0, self.steps / self.config.steps)
+        score = self.score.value if self.config.eval.every is None else self.evaluated
+        return self.config.target is not None and score is not None and score >= self.config.target
 
     def update(self, interrupt: Interrupt) -> dict[str, float]:
-        """One batch. Returns its metrics."""
-        if self.unattended is not None:
-            metrics = self.unattended.run(interrupt)
-            return {**self._counts(), **metrics}
-        rate = self.optimizer.set_progress(self.progress)
-        with interrupt.hurry("rollout"):
-            batch = self.prepare(self.collect(interrupt.overdue), self.progress)
-        rows = int(batch["mask"].sum())
-        seen: list[Metrics] = []
-        with self.clock("update"), interrupt.hurry("update") as hurry:
+        """Do one batch, or several where nothing needs the host. Returns the metrics since the last time."""
+        experience, metrics = (self.unattended or self.engine).run(interrupt)
+        if self.unattended is None:
+            self.score.see(experience)
+        return {**self._counts(added_up(experience.episodes(), self.ranks)), **metrics}
 
-            def watch(minibatch: Batch, loss: Tensor, metrics: Metrics) -> bool:
-                if not (math.isfinite(metrics["loss/grad_norm"].item()) and math.isfinite(loss.item())):
-                    raise Diverged(minibatch, metrics, self.algorithm.modules["policy"])
-                seen.append(metrics)
-                return self.algorithm.enough(metrics) or hurry()
-
-            last = self.learn(batch, watch)
-        self.steps += rows
-        self.updates += 1
-        return {**self._counts(), "learning_rate": rate, **_means(seen), **_means([last])}
-
-    def collect(self, stop: Callable[[], bool]) -> Batch:
-        """A batch, as the environments and the policy filled it."""
-        return self.source.next(self.algorithm.act, stop)
-
-    def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
-        """The batch, ready to be learned from."""
-        with self.clock("advantage"):
-            self.score.see(batch)
-            return self.algorithm.prepare(batch, progress)
-
-    def learn(self, batch: Batch, watch: Callable[[Batch, Tensor, Metrics], bool]) -> Metrics:
-        """Go through the minibatches until ``watch``, which sees each with its loss and metrics, says that it is enough."""
-        for minibatch in minibatches(batch, self.count, self.config.epochs, self.generator):
-            loss, metrics = self.algorithm.loss(minibatch)
-            norm = self.optimizer.step(loss)
-            if watch(minibatch, loss.detach(), {**metrics, "loss/grad_norm": norm}):
-                break
-        return self.algorithm.finish(batch)
-
-    def _counts(self) -> dict[str, float]:
-        log = self.source.drain_log()
-        counts: dict[str, float] = {"steps": self.steps, "updates": self.updates}
+    def _counts(self, log: EpisodeLog) -> dict[str, float]:
         self.episodes += log.episodes
-        counts["episodes"] = self.episodes
         self.score.add(log)
+        counts: dict[str, float] = {
+            "steps": self.steps,
+            "updates": self.updates,
+            "episodes": self.episodes,
+            "learned": self.engine.learned,
+        }
         if log.episodes:
             counts["episode/return"] = log.mean_return
             counts["episode/length"] = log.mean_length
             counts.update({cost_metric("episode/cost", name, log.mean_costs): cost for name, cost in log.mean_costs.items()})
             counts.update({f"env/{name}": value for name, value in log.mean_values.items()})
         return counts
+
+    def _evaluation(self, before: int) -> dict[str, float]:
+        """Evaluate, where it is due after ``before`` updates and those since. Returns the metrics of it."""
+        every = self.config.eval.every
+        if every is None or self._evaluate is None or self.updates // every == before // every:
+            return {}
+        found = self._evaluate()
+        self.evaluated = found.mean
+        merit = self.algorithm.merit(found.mean)
+        if merit is not None and (self.best is None or merit > self.best):
+            self.best = merit
+            self._keep_best()
+        metrics = {"eval/return": found.mean, "eval/length": found.mean_length, "eval/episodes": float(found.episodes)}
+        costs = found.mean_costs
+        return metrics | {cost_metric("eval/cost", name, costs): cost for name, cost in costs.items()}
+
+    def _keep_best(self) -> None:
+        """Keep the policy that an evaluation found to be the best, in a folder of its own: environments are left alone, so that
+        evaluating changes nothing of what is learned."""
+        if self.folder is None:
+            return
+        try:
+            state = {"steps": self.steps, "updates": self.updates, "best": self.best}
+            checkpoint.save(self.folder / checkpoint.BEST, self.steps, saved_state(self.algorithm), state, keep=1, best=True)
+        except checkpoint.CheckpointError as error:
+            warnings.warn(f"the best policy so far, of step {self.steps:,}, was not kept: {error}", RuntimeWarning, stacklevel=2)
+
+    def close(self) -> None:
+        """Close all environments."""
+        self.source.close()
+        if self._evaluate is not None:
+            self._evaluate.close()
 
     # --- saving and loading ---
 
@@ -241,20 +256,23 @@ class Trainer:
             return
         saved = self.source.snapshot() if envs else {}
         tensors = {
-            **{name: module.state_dict() for name, module in self.algorithm.modules.items()},
-            "optimizer": self.optimizer.state(),
-            "algorithm": {**self.algorithm.state(), "minibatch_generator": self.generator.get_state()},
+            **saved_state(self.algorithm),
+            "optimizer": self.engine.optimizer.state(),
             "envs": saved,
             "score": self.score.tensors(),
         }
+        tensors[OWN] = {**tensors[OWN], "minibatch_generator": self.engine.generator.get_state()}
         state: dict[str, Any] = {
             "steps": self.steps,
+            "learned": self.engine.learned,
             "updates": self.updates,
             "episodes": self.episodes,
             "score": self.score.state(),
             "best": self.best,
+            "evaluated": self.evaluated,
             "restart_seed": None if saved else self._restart_seed,
         }
+        best = best and self.config.eval.every is None  # else evaluations say which one it is
         merit = None if self.score.value is None else self.algorithm.merit(self.score.value)
         best = best and merit is not None and (self.best is None or merit > self.best)
         if best:
@@ -267,7 +285,7 @@ class Trainer:
 
     @property
     def _restart_seed(self) -> int:
-        return self.config.seed + self.steps + 1
+        return self.seeds.restart(self.steps)
 
     def _restart_unsaved(self) -> None:
         """Start environments anew that a checkpoint cannot hold; the same in every run, whether or not it was written."""
@@ -295,27 +313,20 @@ class Trainer:
     def load(self, path: Path) -> None:
         """Go on from a checkpoint of a run with the same config."""
         saved = checkpoint.load(path)
+        engine, state = self.engine, saved.state
         with checkpoint.fitting_into(path):
-            for name, module in self.algorithm.modules.items():
-                module.load_state_dict(saved.tensors[name])
-            self.optimizer.load_state(saved.tensors["optimizer"])
-            algorithm = dict(saved.tensors["algorithm"])
-            self.generator.set_state(algorithm.pop("minibatch_generator"))
-            self.algorithm.load_state(algorithm)
-        state = saved.state
-        self.steps, self.updates, self.episodes = state["steps"], state["updates"], state["episodes"]
+            own = dict(saved.tensors[OWN])
+            engine.generator.set_state(own.pop("minibatch_generator"))
+            load_state(self.algorithm, {**saved.tensors, OWN: own})
+            engine.optimizer.load_state(saved.tensors["optimizer"])
+        engine.steps, engine.updates, self.episodes = state["steps"], state["updates"], state["episodes"]
+        engine.learned = state.get("learned", engine.steps)  # earlier versions counted these alone
         if "score" in state:  # else it is of an earlier version, and counts anew
             self.score.load(state["score"], saved.tensors["score"])
-        self.best = state["best"]
+        self.best, self.evaluated = state["best"], state.get("evaluated")
         self.saved_step = self.steps
         envs = saved.tensors.get("envs") or {}
-        if envs and self.source.can_snapshot and self.source.took(envs):
+        if envs and self.source.can_snapshot and self.source.fits(envs):
             self.source.restore(envs)
         else:
             self._restart(state["restart_seed"] if not envs else self._restart_seed)
-
-
-def _means(seen: list[Metrics]) -> dict[str, float]:
-    names = list(seen[0])
-    table = torch.stack([metrics[name] for metrics in seen for name in names]).view(len(seen), len(names))
-    return dict(zip(names, table.mean(0).tolist(), strict=True))

@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from fugu.cuda.adam import DeviceAdam
 from fugu.cuda.use import ready
 from fugu.errors import ConfigError
+from fugu.ranks import ALONE, Ranks
 from fugu.trainer.adam import Adam
-from fugu.trainer.config import OptimizerConfig
+from fugu.trainer.config_parts import OptimizerConfig
 
 
 class Optimizer:
     """Over the parameters of named modules, each with a bound on its gradient of its own; steps only if all gradients are finite."""
 
-    def __init__(self, modules: Mapping[str, nn.Module], config: OptimizerConfig) -> None:
-        self.config = config
+    def __init__(self, modules: Mapping[str, nn.Module], config: OptimizerConfig, ranks: Ranks = ALONE) -> None:
+        self.config, self.ranks = config, ranks
         self.parts = {name: Part(module, config) for name, module in modules.items() if any(map(_learns, module.parameters()))}
         self.parameters = [p for part in self.parts.values() for p in part.parameters]
 
@@ -32,6 +33,8 @@ class Optimizer:
         for p in self.parameters:
             p.grad = None
         loss.backward()
+        if self.ranks.size > 1:
+            self._add_up()
         parts = list(self.parts.values())
         waiting = [part for part in parts if not isinstance(part.adam, DeviceAdam)]
         norms = [part.norm() for part in waiting]
@@ -41,6 +44,13 @@ class Optimizer:
                 part.step(norm, length)
         norms += [part.adam.step(self.config.max_grad_norm) for part in parts if isinstance(part.adam, DeviceAdam)]
         return norms[0] if len(norms) == 1 else torch.stack(norms).square().sum().sqrt()
+
+    def _add_up(self) -> None:
+        """Add the gradients of all ranks, as one flat vector: the loss is the sum of their losses."""
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        flat = self.ranks.sum(torch.cat([grad.reshape(-1) for grad in grads]))
+        for p, part in zip(self.parameters, flat.split([p.numel() for p in self.parameters]), strict=True):
+            p.grad = part.view(p.shape)
 
     def set_progress(self, progress: float | Tensor) -> Any:
         """Set the learning rate for this point of the run, 0 to 1, and return it."""

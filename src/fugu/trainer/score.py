@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fugu.rollout.batch import Batch
+from fugu.ranks import ALONE, Ranks
+from fugu.rollout.source import Experience
 from fugu.vector.vecenv import EpisodeLog
 
 RECENT = 100
@@ -24,9 +25,8 @@ ENOUGH = 10
 
 
 class Score:
-    def __init__(self, agents: int, device: torch.device, *, whole: bool = False) -> None:
-        """``whole``: batches are whole episodes, so that all of them have ended at its end."""
-        self._whole = whole
+    def __init__(self, agents: int, device: torch.device, ranks: Ranks = ALONE) -> None:
+        self._ranks = ranks
         self._acted = torch.zeros(agents, dtype=torch.bool, device=device)
         self._ended = torch.zeros_like(self._acted)
         """which agents have acted, and ended an episode, in this round"""
@@ -46,13 +46,11 @@ class Score:
             missing, total = missing - taken, total + returns * (taken / count)
         return None if missing else total / RECENT
 
-    def see(self, batch: Batch) -> None:
-        """Mark who acted and who ended, in a batch as the environments filled it, ``[passes * agents, horizon]``. No host needed."""
-        if self._whole:
-            return
-        columns = (batch["mask"], self._acted), (batch["terminated"] | batch["truncated"], self._ended)
-        for column, marks in columns:
-            marks.logical_or_(column.any(1).view(-1, len(marks)).any(0).to(marks.device))
+    def see(self, experience: Experience) -> None:
+        """Mark who acted and who ended. No host needed. Where batches are whole episodes there is nothing to mark."""
+        for column, marks in ((experience.acted, self._acted), (experience.ended, self._ended)):
+            if column is not None:
+                marks.logical_or_(column.to(marks.device))
 
     def add(self, log: EpisodeLog) -> None:
         """Count the episodes that ended in what was seen since the last call."""
@@ -61,7 +59,7 @@ class Score:
         episodes, total = self._round[0] + log.episodes, self._round[1] + log.episodes * log.mean_return
         self._round = episodes, total
         late = self._acted & ~self._ended
-        if episodes < max(RECENT, ENOUGH * len(late)) and bool(late.any()):
+        if episodes < max(RECENT, ENOUGH * len(late) * self._ranks.size) and self._ranks.any(bool(late.any())):
             return
         self._end()
         self.settled = True
@@ -98,3 +96,16 @@ class Score:
         self._round, self.settled = (count, total), state["settled"]
         self._acted.copy_(tensors["acted"])
         self._ended.copy_(tensors["ended"])
+
+
+def added_up(log: EpisodeLog, ranks: Ranks = ALONE) -> EpisodeLog:
+    """Return the episodes of all ranks together. All of them have environments of the same kind, so names are the same."""
+    if ranks.size == 1:
+        return log
+    count = float(log.episodes)
+    numbers = [log.mean_return, log.mean_length, *log.mean_values.values(), *log.mean_costs.values()]
+    episodes, *sums = ranks.sum(torch.tensor([count, *(count * number for number in numbers)], dtype=torch.float64)).tolist()
+    means = [total / max(episodes, 1) for total in sums]
+    values = dict(zip(log.mean_values, means[2:], strict=False))
+    costs = dict(zip(log.mean_costs, means[2 + len(values) :], strict=True))
+    return EpisodeLog(int(episodes), means[0], means[1], values, costs)

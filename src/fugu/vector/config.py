@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from fugu.config import fixed
 from fugu.errors import ConfigError, did_you_mean
 
 Backend = Literal["auto", "serial", "process", "native", "device"]
@@ -28,7 +29,7 @@ _CHOICES = {
 class VectorConfig:
     """How many environments, and who steps them."""
 
-    num_envs: int = 1
+    num_envs: int = fixed(1)
     """environments in all"""
     num_workers: int | None = None
     """processes or threads that step them, the calling one included unless isolated; default: one per usable core"""

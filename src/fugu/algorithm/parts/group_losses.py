@@ -21,6 +21,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from fugu.ranks import ALONE, Ranks
+
 Ratio = Literal["token", "sequence"]
 Cut = Literal["clip", "weight"]
 Average = Literal["sequence", "token", "longest"]
@@ -54,8 +56,8 @@ class GroupLoss(NamedTuple):
     """estimate of KL(policy || reference), per token; 0 without one"""
 
 
-def token_weight(counts: Tensor, average: Average, longest: int) -> Tensor:
-    """What each token counts for, 0 where it does not; ``counts`` bool ``[episodes, tokens]`` of a whole optimizer step.
+def token_weight(counts: Tensor, average: Average, longest: int, ranks: Ranks = ALONE) -> Tensor:
+    """Return what each token counts for, 0 where it does not; ``counts`` bool ``[episodes, tokens]`` of a whole optimizer step.
 
     sequence: the mean of the episodes' means (GRPO, GSPO). token: the mean of all tokens, so that long episodes weigh more
     (DAPO, CISPO). longest: the sum of tokens over the number of episodes times ``longest``, the most tokens there can be: no
@@ -63,9 +65,9 @@ def token_weight(counts: Tensor, average: Average, longest: int) -> Tensor:
     """
     weight = counts.to(torch.float32)
     length = weight.sum(1)
-    episodes = (length > 0).sum().clamp(min=1)
+    episodes = ranks.sum((length > 0).sum()).clamp(min=1)
     if average == "token":
-        return weight / length.sum().clamp(min=1)
+        return weight / ranks.sum(length.sum()).clamp(min=1)
     if average == "longest":
         return weight / (episodes * longest)
     return weight / (length.clamp(min=1) * episodes)[:, None]

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fugu.algorithm.scale import ValueScale
+from fugu.algorithm.parts.scale import ValueScale
+from fugu.algorithm.parts.surrogate import LossAndMetrics, Surrogate, in_units_of_now, loss_settings
 from fugu.cuda.mlp import mlp_ppo
 from fugu.cuda.mlp_plan import MlpShape, card_of, moments_of, parameters_of, plan_rollout, plan_update, shape_of
 from fugu.cuda.mlp_rollout import RolloutSlabs, mlp_rollout, why_not
@@ -22,6 +23,23 @@ from fugu.rollout.batch import Batch
 from fugu.rollout.device import Slab
 from fugu.vector.device import DeviceVec
 from fugu.vector.device_native import NativeDevice
+
+
+class FusedSurrogate:
+    """Computes what a ``Surrogate`` does in a few kernels; where actions are forbidden, which they do not know, torch does."""
+
+    def __init__(self, plain: Surrogate, fused: Fused) -> None:
+        self.plain, self.fused = plain, fused
+
+    def __call__(self, batch: Batch, entropy_coef: float | Tensor) -> LossAndMetrics:
+        if "action_mask" in batch:
+            return self.plain(batch, entropy_coef)
+        c, batch = self.plain.config, in_units_of_now(batch)
+        in_minibatch = c.normalize_advantage == "minibatch"
+        settings = {**loss_settings(c), "entropy_coef": entropy_coef}
+        total, sums = self.fused.loss(batch, normalize_advantage=in_minibatch, **settings)
+        names = ("policy", "value", "entropy", "kl", "clip_fraction")
+        return total, {"loss/total": total.detach(), **{f"loss/{name}": sums[name] for name in names}}
 
 
 class Fused:
@@ -52,7 +70,7 @@ class Fused:
         )
 
     def rollout(self, vec: DeviceVec, generator: torch.Generator) -> Callable[[Slab], None]:
-        """Fills a slab; a ConfigError says why the environments do not fit."""
+        """Return what fills a slab; a ConfigError says why the environments do not fit."""
         worlds = vec.worlds
         if not isinstance(worlds, NativeDevice):
             raise TypeError("only C++ environments can be compiled into the kernel")
@@ -61,12 +79,12 @@ class Fused:
         uniform: dict[torch.Size, Tensor] = {}
 
         def fill(slab: Slab) -> None:
-            shape = slab.reward.shape
+            shape = slab["reward"].shape
             if shape not in uniform:
                 uniform[shape] = torch.empty(shape, device=vec.device)
             uniform[shape].uniform_(generator=generator)
-            columns = {name: getattr(slab, name) for name in ("obs", "first", "mask", "reward", "terminated", "truncated")}
-            slabs = RolloutSlabs(**columns, **slab.acted, uniform=uniform[shape], bootstrap=slab.bootstrap)
+            columns = {name: slab[name] for name in ("obs", "first", "mask", "reward", "terminated", "truncated")}
+            slabs = RolloutSlabs(**columns, **slab.acted, uniform=uniform[shape], bootstrap=slab["bootstrap"])
             weights, biases = parameters_of(self.policy)
             moments = {"moments": self.moments, "value_moments": self.value_moments}
             mlp_rollout(self.shape, worlds, slabs, weights, biases, **moments, carry=False)

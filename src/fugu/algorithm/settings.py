@@ -1,0 +1,178 @@
+"""The sections of settings that each algorithm has in a run's config: a union, of which ``algorithm`` is the tag.
+
+Those of the algorithms below are known without importing torch. Any other algorithm, of fugu or of a user's own, is imported and says
+it in its ``Config``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, ClassVar, get_type_hints
+
+from fugu.algorithm.config import MAPPOConfig, PPOConfig, SafeConfig, SelfPlayConfig, SurrogateConfig, TeamPPOConfig
+from fugu.algorithm.config_episodes import GRPOConfig, TokenPPOConfig
+from fugu.algorithm.find import algorithm_class, is_own
+from fugu.config import fixed
+from fugu.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Settings in several sections, each a field. A class without this base is a section of its own."""
+
+    INSTEAD: ClassVar[Mapping[str, str]] = {}
+    """settings that related algorithms have and this one does not -> the one it has in their place, if any"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOSettings(Settings):
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    """Proximal policy optimization"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SafePPOSettings(Settings):
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    """Proximal policy optimization"""
+    safe: SafeConfig = field(default_factory=SafeConfig)
+    """Limits on what episodes cost"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MAPPOSettings(Settings):
+    INSTEAD: ClassVar[Mapping[str, str]] = {"ppo.normalize_value": "mappo.value_norm"}
+
+    ppo: TeamPPOConfig = field(default_factory=TeamPPOConfig)
+    """Proximal policy optimization"""
+    mappo: MAPPOConfig = fixed(default_factory=MAPPOConfig)
+    """The team's critic and networks"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfPlaySettings(Settings):
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    """Proximal policy optimization"""
+    self_play: SelfPlayConfig = field(default_factory=SelfPlayConfig)
+    """Games against earlier versions of the policy"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPOSettings(Settings):
+    grpo: GRPOConfig = field(default_factory=GRPOConfig)
+    """Group-relative policy optimization"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenPPOSettings(Settings):
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "ppo.gamma": "token_ppo.token_gamma",
+        "ppo.lam": "token_ppo.token_lam",
+        "ppo.entropy_coef": "token_ppo.token_entropy",
+    }
+
+    ppo: SurrogateConfig = field(default_factory=SurrogateConfig)
+    """The loss of proximal policy optimization"""
+    token_ppo: TokenPPOConfig = field(default_factory=TokenPPOConfig)
+    """Its estimates over the tokens of texts"""
+
+
+KNOWN: Mapping[str, type[Settings]] = {
+    "ppo": PPOSettings,
+    "safe_ppo": SafePPOSettings,
+    "mappo": MAPPOSettings,
+    "grpo": GRPOSettings,
+    "token_ppo": TokenPPOSettings,
+    "self_play": SelfPlaySettings,
+}
+"""algorithm -> its settings, for those whose settings need no torch"""
+
+
+@cache
+def settings_type(algorithm: str) -> type | None:
+    """Return the ``Config`` of an algorithm, or None if it has no settings; ConfigError if there is no such algorithm."""
+    if algorithm in KNOWN:
+        return KNOWN[algorithm]
+    kind = algorithm_class(algorithm).Config
+    return kind if dataclasses.fields(kind) else None
+
+
+@cache
+def sections(algorithm: str) -> Mapping[str, type]:
+    """Return the sections that ``algorithm`` adds to a run's config, by name; its own comes last."""
+    kind = settings_type(algorithm)
+    if kind is None:
+        return {}
+    if not issubclass(kind, Settings):
+        return {_section_name(algorithm): kind}
+    hints = get_type_hints(kind)
+    return {each.name: hints[each.name] for each in dataclasses.fields(kind)}
+
+
+def fixed_sections(algorithm: str) -> set[str]:
+    """Return the sections of ``algorithm`` of which a run that goes on can change nothing."""
+    kind = settings_type(algorithm)
+    if kind is None or not issubclass(kind, Settings):
+        return set()
+    return {each.name for each in dataclasses.fields(kind) if each.metadata.get("fixed")}
+
+
+def gathered(algorithm: str, parts: Mapping[str, Any]) -> Any:
+    """Return the sections ``parts`` as the algorithm's ``Config``; None if it has no settings."""
+    kind = settings_type(algorithm)
+    if kind is None:
+        return None
+    return kind(**parts) if issubclass(kind, Settings) else next(iter(parts.values()))
+
+
+def narrowed(algorithm: str, section: str, value: Any, *, strict: bool) -> Any:
+    """Return ``value`` as the section that ``algorithm`` has under this name, which may have fewer fields.
+
+    ``strict``: a ConfigError if one that is left out was set.
+    """
+    kind: Any = sections(algorithm)[section]
+    if type(value) is kind:
+        return value
+    if not isinstance(value, kind):
+        raise ConfigError(f"{section} is a section; give a mapping of its settings, or {section}.SETTING; got {value!r:.60}")
+    names = {each.name for each in dataclasses.fields(kind)}
+    for other in dataclasses.fields(value):
+        if strict and other.name not in names and getattr(value, other.name) != other.default:
+            raise ConfigError(means_nothing(algorithm, f"{section}.{other.name}") or f"{section}.{other.name} means nothing here")
+    return kind(**{name: getattr(value, name) for name in names})
+
+
+def means_nothing(algorithm: str, path: str) -> str | None:
+    """Return what to say of a setting that ``algorithm`` does not have and another one has; None if no algorithm has it."""
+    owner = _owner(path)
+    if owner is None:
+        return None
+    own = sections(algorithm)
+    if path.partition(".")[0] in own:
+        kind = settings_type(algorithm)
+        instead = kind.INSTEAD.get(path) if kind is not None and issubclass(kind, Settings) else None
+        return f"{path} means nothing to algorithm={algorithm}; " + (f"it has {instead} instead" if instead else "leave it out")
+    whose = f"whose own settings are those of {' and '.join(own)}" if own else "which has no settings of its own"
+    return f"{path} means nothing to algorithm={algorithm}, {whose}; leave it out or use --algorithm {owner}"
+
+
+def _owner(path: str) -> str | None:
+    """Return the algorithm that a setting belongs to: the first of those that have its section and field."""
+    section, _, name = path.partition(".")
+    having = [algorithm for algorithm in KNOWN if name in {f.name for f in _fields(sections(algorithm).get(section))}]
+    own = [algorithm for algorithm in having if [*sections(algorithm)][-1] == section]
+    return next(iter(own or having), None)
+
+
+def _fields(kind: type | None) -> tuple[Any, ...]:
+    return () if kind is None else dataclasses.fields(kind)
+
+
+def _section_name(algorithm: str) -> str:
+    """``my_algo.py:MyAlgo`` has its settings under ``my_algo``, an algorithm of fugu under its own name."""
+    if not is_own(algorithm):
+        return algorithm
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", algorithm.rpartition(":")[2]).lower()

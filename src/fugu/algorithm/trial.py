@@ -1,0 +1,215 @@
+"""An algorithm of a user's own is looked at, and tried on a few rows, before anything starts: what is wrong is named at once."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import dataclasses
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fugu.algorithm.contract import Algorithm, Metrics
+from fugu.algorithm.find import is_own
+from fugu.emulation.columns import TABLE as ENV_COLUMNS
+from fugu.errors import ConfigError, FuguError, raised
+from fugu.rollout.acting import Act, Seen, generators
+from fugu.rollout.batch import Batch
+from fugu.rollout.columns import BOOTSTRAPS, PER_SEGMENT
+from fugu.rollout.envs import Envs, blank, untouched
+
+MEMBERS = ("build", "source", "act", "prepare", "loss", "enough", "finish", "merit", "restarted", "Config")
+"""of the contract"""
+NEEDED = ("act", "loss")
+GROUPS = {"optimizer", "algorithm", "envs", "score"}
+"""what a checkpoint holds beside the parts of an algorithm"""
+
+
+def check_class(kind: Any, name: str) -> None:
+    """A ConfigError if ``kind``, which ``name`` means, is no algorithm, or has a member that is missing or misspelt."""
+    if not (inspect.isclass(kind) and issubclass(kind, Algorithm)):
+        raise ConfigError(f"{name} must be a class with fugu.Algorithm as its base; write class {name.rpartition(':')[2]}(fugu.Algorithm)")
+    _check_members(kind, name)
+    _check_settings(kind, name)
+
+
+def _check_members(kind: type[Algorithm], name: str) -> None:
+    own = [key for key in vars(kind) if not key.startswith("_")]
+    known = {key for key in dir(Algorithm) if not key.startswith("_")}
+    for member in NEEDED:
+        if getattr(kind, member) is getattr(Algorithm, member):
+            near = _near(member, [key for key in own if key not in known])
+            raise ConfigError(f"{name} has no {member}.{near} See `fugu new algorithm` for a working example")
+    for key in own:
+        if key in known or not callable(getattr(kind, key)):
+            continue
+        near = _near(key, MEMBERS)
+        if near and not _mentioned(kind, key):
+            raise ConfigError(f"{name} has {key}, which nothing calls.{near} Names that begin with _ are yours")
+    for member in ("act", "loss", "prepare", "finish", "source"):
+        given, wanted = (_positional(getattr(each, member)) for each in (kind, Algorithm))
+        if given is not None and given != wanted:
+            words = ", ".join(inspect.signature(getattr(Algorithm, member)).parameters)
+            raise ConfigError(f"{name}: {member} must be def {member}({words}), so that it can be called with {wanted - 1} arguments")
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.66)
+    return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def _positional(function: Any) -> int | None:
+    """Return how many arguments a function takes by position; None if any number."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return None
+    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty for p in parameters)
+
+
+def _check_settings(kind: type[Algorithm], name: str) -> None:
+    config = kind.Config
+    if not dataclasses.is_dataclass(config):
+        raise ConfigError(f"{name}.Config must be a dataclass; write @dataclass(frozen=True, kw_only=True) above it")
+    if not config.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise ConfigError(f"{name}.Config must be frozen; write @dataclass(frozen=True, kw_only=True) above it")
+    for field in dataclasses.fields(config):
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{name}.Config.{field.name} needs a default, with which --algorithm {name} alone will do")
+        if not _mentioned(kind, field.name):
+            raise ConfigError(
+                f"{name}.Config.{field.name} is read by nothing in {kind.__name__}; use self.settings.{field.name}, or leave it out"
+            )
+
+
+def _mentioned(kind: type, attribute: str) -> bool:
+    """Return whether the module of ``kind`` reads ``.attribute`` of something. True where its source is not at hand."""
+    with suppress(OSError, TypeError, SyntaxError):
+        source = inspect.getsource(inspect.getmodule(kind) or kind)
+        if re.search(r"\b(asdict|astuple|vars|getattr)\(", source):
+            return True
+        return any(isinstance(node, ast.Attribute) and node.attr == attribute for node in ast.walk(ast.parse(source)))
+    return True
+
+
+def try_algorithm(algorithm: Algorithm, name: str, envs: Envs) -> None:
+    """Let a copy of an algorithm of the user's own act and learn on rows of zeros; a ConfigError says what is wrong with what it
+    returns. Those of fugu are not tried: tests do that."""
+    if not is_own(name):
+        return
+    taken = sorted(GROUPS & {key for key, _ in algorithm.named_children()})
+    if taken:
+        raise ConfigError(f"{name}: a checkpoint has a part {taken[0]!r} of its own; give self.{taken[0]} another name")
+    shared = {id(generator): generator for generator in generators(algorithm).values()}
+    with untouched(algorithm):
+        copied = copy.deepcopy(algorithm, dict(shared))
+        seen = blank(envs.vec, envs.device)
+        done = _act(copied, name, envs, seen)
+        _act(copied, name, envs, dataclasses.replace(seen, greedy=True, training=False))
+        if type(algorithm).source is Algorithm.source:  # else batches have columns that only the source knows
+            _learn(copied, name, _batch(envs, seen, done))
+
+
+def _act(algorithm: Algorithm, name: str, envs: Envs, seen: Seen) -> Act:
+    rows = len(seen.first)
+    with torch.no_grad():
+        done = _called(name, "act", lambda: algorithm.act(seen), f"{rows} rows of zeros")
+    if not isinstance(done, Act):
+        raise ConfigError(f"{name}: act must return fugu.Act(env_action, ...), got {type(done).__name__}")
+    wanted = [rows, *envs.vec.action_layout.row_shape]
+    _expect(name, "env_action of act", done.env_action, wanted, "use self.policy.distribution.to_env(action)")
+    taken = {column.name for column in ENV_COLUMNS}
+    for what, columns in (("columns", done.columns), ("carry", done.carry or {})):
+        for key, column in columns.items():
+            if what == "columns" and key in taken:
+                raise ConfigError(f"{name}: act keeps a column {key!r}, which environments write; give it another name")
+            if not isinstance(column, Tensor) or column.dim() == 0 or len(column) != rows:
+                raise ConfigError(f"{name}: {what}[{key!r}] of act must be a tensor with {rows} rows, got {_described(column)}")
+            if column.is_floating_point() and not column.isfinite().all():
+                raise ConfigError(f"{name}: {what}[{key!r}] of act is not finite on rows of zeros; look at the network's first weights")
+    return done
+
+
+def _batch(envs: Envs, seen: Seen, done: Act, horizon: int = 2) -> Batch:
+    """Return a batch of rows like these, with rewards that differ."""
+    rows = len(seen.first)
+
+    def repeated(column: Tensor) -> Tensor:
+        return column[:, None].expand(rows, horizon, *column.shape[1:]).clone()
+
+    columns = {"obs": repeated(seen.obs), "first": repeated(seen.first), "mask": repeated(seen.first)}
+    columns["first"][:, 1:] = False
+    columns["reward"] = torch.linspace(-1, 1, rows * horizon, device=envs.device).view(rows, horizon)
+    columns["terminated"] = torch.zeros_like(columns["first"])
+    columns["truncated"] = torch.zeros_like(columns["first"])
+    if envs.vec.spec.costs:
+        columns["cost"] = columns["reward"][..., None].expand(rows, horizon, len(envs.vec.spec.costs)).clone()
+    columns |= {key: repeated(column) for key, column in done.columns.items()}
+    columns |= {kept: done.columns[key].clone() for key, kept in BOOTSTRAPS.items() if key in done.columns}
+    carry = {key: torch.zeros_like(column) for key, column in (done.carry or {}).items()}
+    return Batch({**columns, **carry}, PER_SEGMENT | carry.keys())
+
+
+def _learn(algorithm: Algorithm, name: str, batch: Batch) -> None:
+    what = f"a batch of {batch.segments} segments x {batch.horizon} rows"
+    with torch.no_grad():
+        batch = _called(name, "prepare", lambda: algorithm.prepare(batch, 0.0), what)
+    if not isinstance(batch, Batch):
+        raise ConfigError(f"{name}: prepare must return a batch (batch.also(advantage=...)), got {type(batch).__name__}")
+    with torch.enable_grad():
+        found = _called(name, "loss", lambda: algorithm.loss(batch), what)
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise ConfigError(f"{name}: loss must return (loss, metrics), got {type(found).__name__}")
+        loss, metrics = found
+        if not isinstance(loss, Tensor) or loss.dim() or not loss.is_floating_point():
+            raise ConfigError(f"{name}: loss must be a scalar, got {_described(loss)}; take its mean over the rows of batch['mask']")
+        if not loss.isfinite():
+            raise ConfigError(f"{name}: loss is {loss.item()} on rows of zeros; look for divisions by zero and logarithms of it")
+        if not loss.requires_grad:
+            raise ConfigError(f"{name}: loss carries no gradient, so nothing is learned; leave out torch.no_grad() and detach()")
+        _called(name, "the gradient of loss", loss.backward, what)
+    if all(p.grad is None for p in algorithm.parameters()):
+        raise ConfigError(f"{name}: loss depends on no weight of the algorithm; keep networks as attributes: self.critic = ...")
+    _check_metrics(name, "loss", metrics)
+    with torch.no_grad():
+        _check_metrics(name, "finish", _called(name, "finish", lambda: algorithm.finish(batch), what))
+
+
+def _check_metrics(name: str, member: str, metrics: Any) -> Metrics:
+    if not isinstance(metrics, dict):
+        raise ConfigError(f"{name}: metrics of {member} must be a dict of scalars, got {type(metrics).__name__}")
+    for key, value in metrics.items():
+        if not isinstance(value, Tensor) or value.numel() != 1 or value.requires_grad:
+            raise ConfigError(
+                f"{name}: the metric {key!r} of {member} must be a tensor with one number and no gradient, got {_described(value)}; "
+                "use value.detach()"
+            )
+        if not key.startswith(("loss/", "env/")):
+            raise ConfigError(f"{name}: the metric {key!r} of {member} must have a name that begins with loss/, as in 'loss/{key}'")
+    return metrics
+
+
+def _called(name: str, member: str, call: Callable[[], Any], what: str) -> Any:
+    try:
+        return call()
+    except FuguError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{name}: {member} failed on {what}: {raised(error)}") from error
+
+
+def _expect(name: str, what: str, got: Any, shape: list[int], fix: str) -> None:
+    if not isinstance(got, Tensor) or list(got.shape) != shape:
+        raise ConfigError(f"{name}: {what} must be a tensor {shape}, got {_described(got)}; {fix}")
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        grad = " with a gradient" if value.requires_grad else ""
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{grad}"
+    return type(value).__name__

@@ -1,0 +1,57 @@
+"""The columns of a batch: which there are, what one is for, and whether a row or a segment has it.
+
+A new column is a line here, beside who writes it and who reads it. Columns that only one algorithm knows need no line: those of rows go
+through by any name, and those of segments are named when they are added (``Batch.also(once=...)``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    written_by: str
+    """environment, policy, source or algorithm"""
+    text: str
+    once: bool = False
+    """whether a segment has it once; else every row has it"""
+    after: str | None = None
+    """of what a policy says of rows: the column that keeps what it says of the row after the last"""
+
+
+TABLE = (
+    Column("obs", "environment", "what the agent saw, as a row of its layout"),
+    Column("first", "environment", "whether the row is the first of its episode"),
+    Column("mask", "environment", "whether the action counted"),
+    Column("action_mask", "environment", "which discrete actions were allowed; missing where nothing was forbidden"),
+    Column("reward", "environment", "what the action brought"),
+    Column("terminated", "environment", "whether the action ended the episode"),
+    Column("truncated", "environment", "whether the action was the last before a limit"),
+    Column("cost", "environment", "what the action cost, one number per kind"),
+    Column("action", "policy", "the action as the policy drew it"),
+    Column("logprob", "policy", "log-probability of the action, or of each of its choices"),
+    Column("value", "policy", "return expected from here on", after="bootstrap"),
+    Column("cost_value", "policy", "costs expected from here on", after="cost_bootstrap"),
+    Column("player", "policy", "who acted: 0 for the learner, else the number of an earlier version"),
+    Column("state", "source", "memory of the recurrent core before the first row", once=True),
+    Column("bootstrap", "source", "value of the row after the last", once=True),
+    Column("cost_bootstrap", "source", "costs expected from the row after the last on", once=True),
+    Column("acts_after", "source", "mask of the row after the last, where agents may wait for each other", once=True),
+    Column("group", "source", "which episodes began alike", once=True),
+    Column("score", "source", "return of the episode; NaN if it has none", once=True),
+    Column("round", "source", "how often the group was drawn anew", once=True),
+    Column("advantage", "algorithm", "how much better the action was than expected"),
+    Column("value_target", "algorithm", "what the value should have been"),
+    Column("value_now", "algorithm", "value in the units that values have since the batch was prepared"),
+    Column("bootstrap_now", "algorithm", "bootstrap in these units", once=True),
+    Column("priority", "algorithm", "how likely the segment is drawn", once=True),
+    Column("importance", "algorithm", "what the segment counts for when it was drawn by priority", once=True),
+    Column("agent", "algorithm", "which agent of its world the segment belongs to", once=True),
+)
+
+PER_SEGMENT = frozenset(column.name for column in TABLE if column.once)
+
+BOOTSTRAPS = {column.name: column.after for column in TABLE if column.after is not None}
+"""what a policy says of rows and is also asked of the row after the last -> the column that keeps that"""

@@ -1,0 +1,105 @@
+"""The environments of a run, as an algorithm sees them that says how it wants to be fed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fugu.errors import ConfigError
+from fugu.rollout.acting import Act, Seen, forms_of, generators
+from fugu.rollout.device import DeviceRollout, Whole
+from fugu.rollout.episodes import Episodes, Groups
+from fugu.rollout.feed import Feed
+from fugu.rollout.onpolicy import OnPolicy
+from fugu.rollout.source import Clock, Source
+from fugu.spaces.views import TORCH_DTYPES
+from fugu.vector.device import DeviceVec
+from fugu.vector.device_native import NativeDevice
+from fugu.vector.vecenv import VecEnv
+
+
+class Acting(Protocol):
+    """A module that acts."""
+
+    def act(self, seen: Seen) -> Act: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Envs:
+    vec: VecEnv | DeviceVec
+    horizon: int
+    passes: int = 1
+    device: torch.device
+    """where the policy acts"""
+    clock: Clock | None = None
+    name: str = "the algorithm"
+    """whose environments they are, for errors"""
+    whole: Whole | None = None
+    """plays a whole horizon in one kernel, where there is one for this policy and these environments"""
+
+    def on_policy(self, algorithm: Acting) -> Source:
+        """Return a source of segments: environments on the device, on the CPU for a policy on a GPU, or both on the CPU."""
+        done = self.tried(algorithm)
+        columns, carry = forms_of(done.columns), forms_of(done.carry)
+        if isinstance(self.vec, DeviceVec):
+            return DeviceRollout(self.vec, self.horizon, columns, carry=carry, whole=self.whole)
+        if self.device.type == "cuda" and self.passes == 1:
+            return Feed(self.vec, self.horizon, columns, carry=carry, device=self.device, clock=self.clock)
+        return OnPolicy(self.vec, self.horizon, passes=self.passes, carry=carry, device=self.device, clock=self.clock)
+
+    def episodes(self, algorithm: Acting, groups: Groups) -> Source:
+        """Return a source of whole episodes in groups that begin alike."""
+        if isinstance(self.vec, DeviceVec):
+            native = isinstance(self.vec.worlds, NativeDevice)
+            raise ConfigError(
+                f"{self.name} starts episodes together, which environments on {self.device} do not; keep them on the CPU: "
+                f"--vector.backend {'native' if native else 'serial'}"
+            )
+        if self.passes > 1:
+            raise ConfigError(
+                f"passes={self.passes}: {self.name} takes one episode of each environment; try --vector.num-envs "
+                f"{self.passes * self.vec.num_envs} --passes 1"
+            )
+        carry = forms_of(self.tried(algorithm).carry)
+        return Episodes(self.vec, self.horizon, groups, carry=carry, device=self.device, clock=self.clock)
+
+    def tried(self, algorithm: Acting) -> Act:
+        """Let ``algorithm`` act once on rows of zeros, to see which columns and carry it has. Leaves no trace in it."""
+        with untouched(algorithm), torch.no_grad():
+            return algorithm.act(blank(self.vec, self.device))
+
+
+def blank(vec: VecEnv | DeviceVec, device: torch.device, worlds: int = 1) -> Seen:
+    """Return the first rows of ``worlds`` worlds, with observations of zeros."""
+    rows = vec.env_agents[0].stop * worlds
+    layout = vec.obs_layout
+
+    def zeros(*shape: int, dtype: torch.dtype = torch.bool) -> Tensor:
+        return torch.zeros((rows, *shape), dtype=dtype, device=device)
+
+    return Seen(
+        zeros(*layout.row_shape, dtype=TORCH_DTYPES[layout.dtype_name]),
+        torch.ones_like(zeros()),
+        zeros(dtype=torch.float32),
+        torch.ones_like(zeros()),
+        training=True,
+    )
+
+
+@contextmanager
+def untouched(module: Any) -> Iterator[None]:
+    """Inside, random numbers are drawn as if nobody had: the module's generators and torch's own go on as before."""
+    own = generators(module) if isinstance(module, nn.Module) else {}
+    states = {name: generator.get_state() for name, generator in own.items()}
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        for name, state in states.items():
+            own[name].set_state(state)
+

@@ -1,0 +1,36 @@
+"""Parts of algorithms that can be swapped for faster ones on a GPU, and when. An algorithm that is not known here stays as it is."""
+
+from __future__ import annotations
+
+import contextlib
+
+from fugu.algorithm.contract import Algorithm
+from fugu.cuda.use import has_tensor_cores, ready
+from fugu.errors import ConfigError
+from fugu.rollout.device import Whole
+from fugu.trainer.config import TrainConfig
+from fugu.vector.device import DeviceVec
+from fugu.vector.device_native import NativeDevice
+from fugu.vector.vecenv import VecEnv
+
+
+def fuse(algorithm: Algorithm, config: TrainConfig, vec: VecEnv | DeviceVec) -> Whole | None:
+    """Let PPO of a small network learn in a few kernels. Returns what plays a whole horizon in one, where there is such a thing."""
+    if not ready(*algorithm.policy.parameters()) or not has_tensor_cores(algorithm.device) or config.precision == "bf16":
+        return None
+    from fugu.algorithm.parts.fused import Fused, FusedSurrogate
+    from fugu.algorithm.ppo import PPO
+    from fugu.algorithm.safe_ppo import SafePPO
+
+    if not isinstance(algorithm, PPO | SafePPO):
+        return None
+    c = algorithm.config
+    if c.vtrace or c.priority > 0 or c.value_huber is not None:
+        return None
+    with contextlib.suppress(ConfigError):  # which says why not: then torch does it
+        passes = 3 if config.precision == "float32" else 1
+        fused = Fused(algorithm.policy, algorithm.value_scale, passes=passes)
+        algorithm.surrogate = FusedSurrogate(algorithm.surrogate, fused)  # type: ignore[assignment, arg-type]
+        if isinstance(algorithm, PPO) and isinstance(vec, DeviceVec) and isinstance(vec.worlds, NativeDevice):
+            return fused.rollout(vec, algorithm.generator)
+    return None

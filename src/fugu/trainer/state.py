@@ -1,0 +1,107 @@
+"""What a checkpoint holds of an algorithm, found by looking at it: the state of every part, its own tensors, and random generators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from fugu.algorithm.contract import Algorithm
+from fugu.rollout.acting import generators
+
+OWN = "algorithm"
+"""group of what belongs to no part: tensors of the algorithm itself, and generators"""
+TAKEN = {OWN, "optimizer", "envs", "score"}
+"""names of other groups of a checkpoint, which no part may have"""
+_EXTRA = "_extra_state"
+
+
+def parts(algorithm: Algorithm) -> dict[str, nn.Module]:
+    """Return what is optimised and saved on its own: the modules that are attributes, and weights of the algorithm itself."""
+    found = dict(algorithm.named_children())
+    own = dict(algorithm.named_parameters(recurse=False))
+    return {**found, OWN: nn.ParameterDict(own)} if own else found
+
+
+def saved_state(algorithm: Algorithm) -> dict[str, dict[str, Tensor]]:
+    """Return group -> name -> tensor, of all parts and of the algorithm itself."""
+    groups = {name: _flat(part.state_dict()) for name, part in algorithm.named_children()}
+    return {**groups, OWN: own_state(algorithm)}
+
+
+def own_state(algorithm: Algorithm) -> dict[str, Tensor]:
+    """Return copies of the algorithm's own tensors and the states of all generators."""
+    tensors = {name: tensor.detach().clone() for name, tensor in _own_tensors(algorithm).items()}
+    if _has_extra(algorithm):
+        tensors |= algorithm.get_extra_state()
+    return tensors | {name: generator.get_state() for name, generator in generators(algorithm).items()}
+
+
+def load_state(algorithm: Algorithm, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Put back what ``saved_state`` returned."""
+    for name, part in algorithm.named_children():
+        part.load_state_dict(_nested(saved[name]))
+    load_own_state(algorithm, saved[OWN])
+
+
+def load_own_state(algorithm: Algorithm, saved: Mapping[str, Tensor]) -> None:
+    """Put back what ``own_state`` returned."""
+    rest = dict(saved)
+    for name, tensor in _own_tensors(algorithm).items():
+        tensor.data.copy_(rest.pop(name))
+    for name, generator in generators(algorithm).items():
+        generator.set_state(rest.pop(name))
+    if _has_extra(algorithm):
+        algorithm.set_extra_state(rest)
+
+
+def load_for_playing(algorithm: Algorithm, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Put back what acting needs: all weights, and those statistics that fit. Sums over running episodes are of other environments."""
+    for name, part in algorithm.named_children():
+        has_weights = next(part.parameters(), None) is not None
+        state, mine = _nested(saved.get(name, {})), part.state_dict()
+        fits = all(key in state and _shape(state[key]) == _shape(mine[key]) for key in mine)
+        if has_weights or fits:
+            part.load_state_dict(state)
+    for key, tensor in _own_tensors(algorithm).items():
+        if isinstance(tensor, nn.Parameter) or _shape(saved[OWN].get(key)) == _shape(tensor):
+            tensor.data.copy_(saved[OWN][key])
+
+
+def _own_tensors(algorithm: Algorithm) -> dict[str, Tensor]:
+    """Return parameters and buffers of the algorithm itself."""
+    kept = algorithm.state_dict().keys()
+    own = {**dict(algorithm.named_parameters(recurse=False)), **dict(algorithm.named_buffers(recurse=False))}
+    return {name: tensor for name, tensor in own.items() if name in kept}
+
+
+def _has_extra(algorithm: Algorithm) -> bool:
+    return type(algorithm).get_extra_state is not nn.Module.get_extra_state
+
+
+def _flat(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the state of a module with the mappings in it laid flat: what ``get_extra_state`` returned."""
+    flat: dict[str, Tensor] = {}
+    for name, value in state.items():
+        if name.endswith(_EXTRA):
+            flat |= {f"{name}/{key}": tensor for key, tensor in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _nested(flat: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the way back from ``_flat``."""
+    state: dict[str, Any] = {}
+    for name, value in flat.items():
+        owner, found, key = name.partition(f"{_EXTRA}/")
+        if found:
+            state.setdefault(owner + _EXTRA, {})[key] = value
+        else:
+            state[name] = value
+    return state
+
+
+def _shape(tensor: Any) -> Any:
+    return getattr(tensor, "shape", None)
