@@ -12,8 +12,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from fugu import emulation, errors, policy, spaces, vector
+    from fugu.algorithm.contract import Algorithm
     from fugu.emulation import Env, Rows, check_env, emulate
     from fugu.errors import FuguError
+    from fugu.rollout.acting import Act, Seen
+    from fugu.rollout.batch import Batch
     from fugu.run.run import Run
     from fugu.run.train import train
     from fugu.spaces import Layout
@@ -27,7 +30,11 @@ _PUBLIC = {
     "vector": "fugu.vector",
     "algorithm": "fugu.algorithm",
     "presets": "fugu.presets",
+    "Act": "fugu.rollout.acting",
+    "Algorithm": "fugu.algorithm.contract",
+    "Batch": "fugu.rollout.batch",
     "Run": "fugu.run.run",
+    "Seen": "fugu.rollout.acting",
     "train": "fugu.run.train",
     "Env": "fugu.emulation",
     "Rows": "fugu.emulation",
@@ -38,11 +45,15 @@ _PUBLIC = {
 }
 
 __all__ = [
+    "Act",
+    "Algorithm",
+    "Batch",
     "Env",
     "FuguError",
     "Layout",
     "Rows",
     "Run",
+    "Seen",
     "__version__",
     "algorithm",
     "check_env",

@@ -55,7 +55,7 @@ class Unattended:
         """as the source gave it; it lies in the same memory every time, which a recording relies on"""
         self._batch: Batch | None = None
         """ready to be learned from"""
-        self._minibatches, self._wholes = DeviceTally(), DeviceTally()
+        self._minibatches, self._wholes = DeviceTally(device), DeviceTally(device)
         self._batches = 0
         """since the last look"""
         found = (update.generator, *generators(update.algorithm).values())

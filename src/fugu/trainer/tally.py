@@ -22,6 +22,8 @@ class Tally:
         """Return the means of all that was added since the last time."""
         rows, self._rows = self._rows, []
         names = list(rows[0])
+        if not names:
+            return {}
         table = torch.stack([metrics[name] for metrics in rows for name in names]).view(len(rows), len(names))
         return dict(zip(names, table.mean(0).tolist(), strict=True))
 
@@ -29,15 +31,16 @@ class Tally:
 class DeviceTally:
     """Keeps the sums of metrics on their device, in the same memory each time, so that ``add`` can be recorded."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._names: list[str] = []
         self.sums: Tensor | None = None
 
     def add(self, metrics: Metrics) -> None:
-        values = torch.stack(list(metrics.values())).detach()
         if self.sums is None:
-            self._names, self.sums = list(metrics), torch.zeros_like(values)
-        self.sums += values
+            self._names, self.sums = list(metrics), torch.zeros(len(metrics), device=self._device)
+        if metrics:
+            self.sums += torch.stack(list(metrics.values())).detach()
 
     def read(self, values: list[float], count: int) -> dict[str, float]:
         """Return the means over ``count`` additions of the sums as they were read, and begin anew."""
