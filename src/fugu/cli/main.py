@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "build": ("fugu.cli.build", "compile a native environment of your own, with sanitizers if asked to"),
     "new env": ("fugu.cli.new", "write a small environment to start from"),
     "new tasks": ("fugu.cli.new_tasks", "write built-in coding tasks to a file, for fugu judge"),
+    "new algorithm": ("fugu.cli.new_algorithm", "write a small algorithm to start from, for fugu train --algorithm"),
     "new policy": ("fugu.cli.new_policy", "write a small network to start from, for fugu train --policy"),
 }
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import keyword
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 from rich.text import Text
 
 from fugu.cli.options import console, parse
-from fugu.errors import ConfigError, FuguError
+from fugu.cli.starter import check_class, check_file, class_name, show_next, write_new
+from fugu.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,33 +31,24 @@ class Options:
 
 def main(argv: list[str]) -> int:
     options = parse(Options, "new env", argv)
-    path = Path(options.path)
     if options.native and options.multi:
         raise ConfigError("--native and --multi do not go together; the header says how to have several agents")
-    if path.suffix != (suffix := ".h" if options.native else ".py"):
-        kind = "C++ header" if options.native else "Python file"
-        example = path.with_suffix(suffix) if path.name.strip(".") else path / f"my_env{suffix}"
-        raise ConfigError(f"{options.path!r} must be the name of a {kind}; try {example}")
-    name = options.name or "".join(word.capitalize() for word in path.stem.replace("-", "_").split("_"))
-    if not name.isidentifier() or keyword.iskeyword(name):
-        raise ConfigError(f"{name!r} cannot be the name of a class; choose one with --name MyEnv")
+    if options.native:
+        path = check_file(options.path, ".h", "my_env.h", "C++ header")
+    else:
+        path = check_file(options.path, ".py", "my_env.py", "Python file")
+    name = options.name or class_name(path)
+    check_class(name, "MyEnv")
     if options.native and name in TAKEN:
         raise ConfigError(f"the struct cannot be called {name!r}, as a part of it is; choose another with --name {name}Env")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with open(path, "x", encoding="utf-8") as file:
-            text = NATIVE if options.native else MULTI if options.multi else SINGLE
-            file.write(text.replace("MyEnv", name).replace("my_env", path.stem))
-    except FileExistsError:
-        raise FuguError(f"{path} exists and is left alone; choose another name") from None
-    out = console()
-    out.print(Text(f"wrote {path} with the {'struct' if options.native else 'class'} {name}. Next:"))
+    text = NATIVE if options.native else MULTI if options.multi else SINGLE
+    write_new(path, text.replace("MyEnv", name).replace("my_env", path.stem))
     env = shlex.quote(str(path) if options.native else f"{path}:{name}")
     speed = "bench vector" if options.native else "autotune"
-    for command, purpose in (("check", "is it sound?"), (speed, "how is it stepped fastest?")):
-        out.print(Text(f"  fugu {command} {env}".ljust(40) + f"  # {purpose}"))
+    commands = [(f"fugu check {env}", "is it sound?"), (f"fugu {speed} {env}", "how is it stepped fastest?")]
+    show_next(f"{path} with the {'struct' if options.native else 'class'} {name}", commands, 40)
     if options.multi and importlib.util.find_spec("pettingzoo") is None:
-        out.print(Text('it needs PettingZoo: pip install "fugu-rl[pettingzoo]"', style="yellow"))
+        console().print(Text('it needs PettingZoo: pip install "fugu-rl[pettingzoo]"', style="yellow"))
     return 0
 
 

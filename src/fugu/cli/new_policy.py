@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import keyword
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.text import Text
 
-from fugu.cli.options import console, parse
-from fugu.errors import ConfigError, FuguError
+from fugu.cli.options import parse
+from fugu.cli.starter import check_class, check_file, show_next, write_new
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,26 +22,14 @@ class Options:
 
 
 def main(argv: list[str]) -> int:
+    """Write the file and show what to do with it."""
     options = parse(Options, "new policy", argv)
-    path = Path(options.path)
-    if path.suffix != ".py":
-        example = path.with_suffix(".py") if path.name.strip(".") else path / "my_policy.py"
-        raise ConfigError(f"{options.path!r} must be the name of a Python file; try {example}")
-    if not options.name.isidentifier() or keyword.iskeyword(options.name):
-        raise ConfigError(f"{options.name!r} cannot be the name of a class; choose one with --name Net")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "x") as file:
-            file.write(TEXT.replace("Net", options.name).replace("my_policy.py", path.name))
-    except FileExistsError:
-        raise FuguError(f"{path} exists and is left alone; choose another name") from None
-    except OSError as error:
-        raise FuguError(f"{path} cannot be written: {error.strerror}") from None
-    out = console()
-    out.print(Text(f"wrote {path} with the class {options.name}. Next:"))
-    net = f"{path}:{options.name}"
-    for command, purpose in (("", "train it"), (" --policy.core lstm", "with a memory between encode and decode")):
-        out.print(Text(f"  fugu train cartpole --policy {net}{command}".ljust(60) + f"  # {purpose}"), soft_wrap=True)
+    path = check_file(options.path, ".py", "my_policy.py", "Python file")
+    check_class(options.name, "Net")
+    write_new(path, TEXT.replace("Net", options.name).replace("my_policy.py", path.name))
+    own = f"fugu train cartpole --policy {path}:{options.name}"
+    commands = [(own, "train it"), (f"{own} --policy.core lstm", "with a memory between encode and decode")]
+    show_next(f"{path} with the class {options.name}", commands)
     return 0
 
 
