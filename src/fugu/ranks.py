@@ -41,6 +41,10 @@ class Ranks:
         """Return what rank 0 gives."""
         return x
 
+    def gather(self, x: Any) -> list[Any]:
+        """Return what every rank gives, in their order."""
+        return [x]
+
     def seed(self, seed: int) -> int:
         """Return a seed of this rank's own: ``seed`` itself on rank 0, an unrelated one on every other."""
         return seed if self.rank == 0 else (seed + self.rank * _APART) % 2**63

@@ -162,7 +162,7 @@ class SelfPlay(Algorithm):
         self.entropy_coef = entropy_at(c, progress)
         self._score(batch, player)
         batch = batch.without("player", "seat").also(mask=batch["mask"] & (player == 0).to(batch["mask"].device))
-        self.rows += int(batch["mask"].sum())
+        self.rows += int(self.ranks.sum(batch["mask"].sum()))
         batch = with_rewards(batch.to(self.device), c, self.reward_scale, turns=True)
         advantage, target = gae_of(batch, c.gamma, c.lam, turns=True)
         batch = with_estimates(batch, c, advantage, target, self.value_scale, progress, self.ranks)
@@ -191,6 +191,7 @@ class SelfPlay(Algorithm):
                     lead = self._returns[pair][mine] - self._returns[pair][1 - mine]
                     found.setdefault(opponent, []).append(0.5 + 0.5 * np.sign(lead))
                 self._returns[pair], self._over[pair] = 0.0, False
+        found = _joined(self.ranks.gather(found))
         for opponent, scores in sorted(found.items()):
             self.ratings.record(opponent, scores)
         scores = [score for several in found.values() for score in several]
@@ -243,7 +244,7 @@ class SelfPlay(Algorithm):
         reservoir): a policy that meets only what it was a moment ago forgets how to beat anyone else."""
         newest = self.who.index(max(self.who))
         others = [place for place in range(len(self.who)) if place not in (newest, self.who.index(min(self.who)))]
-        stays = torch.rand(2, generator=self.draws).tolist()  # the newest so far in the place of one of these?
+        stays = self.ranks.broadcast(torch.rand(2, generator=self.draws).tolist())  # the newest so far in the place of one of these?
         if not others or stays[0] * (max(self.who) - 1) >= len(others):
             return newest
         return others[int(stays[1] * len(others))]
@@ -281,6 +282,15 @@ class SelfPlay(Algorithm):
         self.batches, self.rows = state["counts"].tolist()
         self._returns, self._over = state["returns"].numpy().copy(), state["over"].numpy().copy()
         self._points = dict(zip(("score", "games"), state["points"].tolist(), strict=True))
+
+
+def _joined(tables: list[dict[int, list[float]]]) -> dict[int, list[float]]:
+    """Return the scores against each opponent, one table after the other."""
+    joined: dict[int, list[float]] = {}
+    for table in tables:
+        for opponent, scores in table.items():
+            joined.setdefault(opponent, []).extend(scores)
+    return joined
 
 
 def _learned_from(batch: Batch) -> Batch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import dataclasses
 import difflib
 import inspect
@@ -19,7 +18,8 @@ from fugu.algorithm.contract import Algorithm, Metrics
 from fugu.algorithm.find import is_own
 from fugu.emulation.columns import TABLE as ENV_COLUMNS
 from fugu.errors import ConfigError, FuguError, raised
-from fugu.rollout.acting import Act, Seen, generators
+from fugu.ranks import ALONE
+from fugu.rollout.acting import Act, Seen, replica
 from fugu.rollout.batch import Batch
 from fugu.rollout.columns import BOOTSTRAPS, PER_SEGMENT
 from fugu.rollout.envs import Envs, blank, untouched
@@ -105,9 +105,11 @@ def try_algorithm(algorithm: Algorithm, name: str, envs: Envs) -> None:
     taken = sorted(GROUPS & {key for key, _ in algorithm.named_children()})
     if taken:
         raise ConfigError(f"{name}: a checkpoint has a part {taken[0]!r} of its own; give self.{taken[0]} another name")
-    shared = {id(generator): generator for generator in generators(algorithm).values()}
     with untouched(algorithm):
-        copied = copy.deepcopy(algorithm, dict(shared))
+        copied = replica(algorithm)
+        for part in copied.modules():
+            if "ranks" in vars(part):
+                part.ranks = ALONE  # others are not asked
         seen = blank(envs.vec, envs.device)
         done = _act(copied, name, envs, seen)
         _act(copied, name, envs, dataclasses.replace(seen, greedy=True, training=False))

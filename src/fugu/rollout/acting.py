@@ -9,10 +9,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from fugu.ranks import Ranks
+
+Net = TypeVar("Net", bound=nn.Module)
 
 Carry = Mapping[str, Tensor]
 
@@ -94,7 +98,7 @@ class Published:
 
     def __init__(self, module: nn.Module, act: Callable[[Any], Acts] = lambda module: module.act) -> None:
         self._module, self._act = module, act
-        self._copies = [self._copy(), self._copy()]
+        self._copies = [replica(module).requires_grad_(False) for _ in range(2)]
         self.version = 0
 
     def publish(self) -> Actor:
@@ -105,9 +109,12 @@ class Published:
             into.load_state_dict(self._module.state_dict())
         return Actor(self._act(into), self.version)
 
-    def _copy(self) -> nn.Module:
-        shared = {id(generator): generator for generator in generators(self._module).values()}
-        return copy.deepcopy(self._module, dict(shared)).requires_grad_(False)
+
+def replica(module: Net) -> Net:
+    """Return a copy of ``module`` that shares its random generators and its ranks."""
+    shared: dict[int, Any] = {id(generator): generator for generator in generators(module).values()}
+    ranks = [part.ranks for part in module.modules() if isinstance(getattr(part, "ranks", None), Ranks)]
+    return copy.deepcopy(module, shared | {id(each): each for each in ranks})
 
 
 def generators(module: nn.Module) -> dict[str, torch.Generator]:
