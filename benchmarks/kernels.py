@@ -1,6 +1,6 @@
 """Claims about the CPU kernels of PPO, beside torch: python benchmarks/kernels.py [CASE...] [--out FILE]
 
-Each kernel of `fugu.policy.kernels` against its torch reference on the same data: the MLPs 4-64-64 and 118-128 forward and backward
+Each kernel of `fugu.ops.kernels` against its torch reference on the same data: the MLPs 4-64-64 and 118-128 forward and backward
 over 32,768 rows and forward alone over 4,096; the LSTM-128 with 118 inputs over 512 sequences of 64 rows, forward and backward, and
 a single step of 2,048 rows, beside torch's own `nn.LSTM` too; sampling from and the PPO loss of 4 choices over 32,768 rows. Beside
 them the sgemm rate of torch on the same cores, which the rates of MLP and LSTM are shares of. Times are milliseconds, on one and on
@@ -19,8 +19,8 @@ import torch
 from gymnasium import spaces as gs
 from torch import Tensor
 
-from fugu.algorithm import losses
-from fugu.policy import kernels
+from fugu.ops import kernels
+from fugu.ops import ppo_loss as losses
 from fugu.policy.distribution import Distribution
 from harness import Result, alternate, main, microseconds, ratios, summaries
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fugu
-from fugu.cuda import emulation
+from fugu.gpu import emulation
 from fugu.rollout.batch import time_major
 from fugu.rollout.feed import Feed
 from fugu.rollout.onpolicy import Act, OnPolicy, Stopped

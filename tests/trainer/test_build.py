@@ -38,8 +38,8 @@ def test_a_network_is_not_random_in_training(tmp_path):
 
 
 def test_a_gpu_without_tf32_is_not_given_kernels_that_need_it(monkeypatch):
-    from fugu.cuda import emulation
     from fugu.errors import ConfigError
+    from fugu.gpu import emulation
     from fugu.trainer.precision import check_precision
 
     old, new = (7, 5), (8, 0)

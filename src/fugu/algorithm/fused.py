@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from fugu.algorithm.scale import ValueScale
-from fugu.cuda.mlp import mlp_ppo
-from fugu.cuda.mlp_plan import MlpShape, card_of, moments_of, parameters_of, plan_rollout, plan_update, shape_of
-from fugu.cuda.mlp_rollout import RolloutSlabs, mlp_rollout, why_not
+from fugu.ops.mlp_plan import MlpShape, card_of, moments_of, parameters_of, plan_rollout, plan_update, shape_of
+from fugu.ops.mlp_ppo import mlp_ppo
+from fugu.ops.mlp_rollout import RolloutSlabs, mlp_rollout, why_not
 from fugu.policy.actor_critic import ActorCritic
 from fugu.policy.normalize import RunningMoments
 from fugu.rollout.batch import Batch

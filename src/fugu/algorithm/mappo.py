@@ -19,11 +19,11 @@ from torch import Tensor
 
 from fugu.algorithm.config import MAPPOConfig, PPOConfig
 from fugu.algorithm.contract import Metrics
-from fugu.algorithm.losses import explained_variance
 from fugu.algorithm.make import load_weights, seeded
 from fugu.algorithm.ppo import PPO, may_wait
 from fugu.algorithm.scale import DecayingValueScale, PopArt
 from fugu.errors import ConfigError
+from fugu.ops.ppo_loss import explained_variance
 from fugu.policy.actor_critic import Output
 from fugu.policy.central import Actors, Critics, Parts, segments_together, together
 from fugu.rollout.batch import Batch

@@ -19,13 +19,13 @@ from fugu.advantage import gae, vtrace
 from fugu.algorithm.config import PPOConfig
 from fugu.algorithm.contract import Metrics
 from fugu.algorithm.fused import Fused
-from fugu.algorithm.losses import by_importance, explained_variance, normalized, ppo_loss, row_weight, weighed
 from fugu.algorithm.make import default_policy
 from fugu.algorithm.scale import RewardScale, ValueScale
-from fugu.cuda.sample import choose
-from fugu.cuda.trace import Trace, trace
-from fugu.cuda.use import has_tensor_cores, ready
 from fugu.errors import ConfigError
+from fugu.gpu.use import has_tensor_cores, ready
+from fugu.ops.advantage_cuda import Trace, trace
+from fugu.ops.ppo_loss import by_importance, explained_variance, normalized, ppo_loss, row_weight, weighed
+from fugu.ops.sample_cuda import choose
 from fugu.policy.actor_critic import ActorCritic, Output
 from fugu.rollout.batch import Batch, flat, time_major
 from fugu.rollout.device import Whole

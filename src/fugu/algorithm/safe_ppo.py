@@ -21,13 +21,13 @@ from torch import Tensor, nn
 
 from fugu.algorithm.config import PPOConfig, SafeConfig
 from fugu.algorithm.contract import Metrics
-from fugu.algorithm.losses import by_importance, explained_variance, row_weight
 from fugu.algorithm.make import default_policy, seeded
 from fugu.algorithm.multiplier import CostMeter, Multiplier
 from fugu.algorithm.ppo import PPO, gae_of, may_wait
 from fugu.algorithm.scale import RewardScale, ValueScale
 from fugu.emulation.env import cost_metric
 from fugu.errors import ConfigError
+from fugu.ops.ppo_loss import by_importance, explained_variance, row_weight
 from fugu.policy.actor_critic import ActorCritic
 from fugu.policy.critic import Critic
 from fugu.rollout.batch import Batch, flat, time_major, unflat

@@ -21,9 +21,9 @@ from fugu.algorithm.accumulate import in_parts
 from fugu.algorithm.config import PPOConfig, TokenPPOConfig
 from fugu.algorithm.contract import Metrics
 from fugu.algorithm.episodic import Episodic, check_passes
-from fugu.algorithm.losses import Loss, explained_variance, normalized, ppo_loss_of, row_weight, weighed
 from fugu.algorithm.make import choosing_policy
 from fugu.errors import ConfigError
+from fugu.ops.ppo_loss import Loss, explained_variance, normalized, ppo_loss_of, row_weight, weighed
 from fugu.policy.transformer import Transformer
 from fugu.rollout.batch import Batch
 from fugu.rollout.episodes import Groups

@@ -14,15 +14,15 @@ import torch
 from gymnasium import spaces as gs
 from torch import Tensor, nn
 
-from fugu.cuda.linear import takes_half
-from fugu.cuda.use import ready
 from fugu.errors import ConfigError
+from fugu.gpu.use import ready
 from fugu.native import native
+from fugu.ops.kernels import ACTIVATIONS as NATIVE_ACTIVATIONS
+from fugu.ops.linear import takes_half
 from fugu.policy.choices import Drawn, Judged
 from fugu.policy.config import PolicyConfig
 from fugu.policy.distribution import Distribution
 from fugu.policy.encoder import is_real
-from fugu.policy.kernels import ACTIVATIONS as NATIVE_ACTIVATIONS
 from fugu.policy.load import build_net, try_net
 from fugu.policy.net import DefaultNet
 from fugu.policy.normalize import RunningMoments

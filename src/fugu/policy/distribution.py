@@ -21,12 +21,12 @@ from gymnasium import spaces as gs
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from fugu.cuda.sample import block_of, sample_gaussian, words_gaussian
-from fugu.cuda.use import ready
 from fugu.errors import SpaceError
+from fugu.gpu.use import ready
+from fugu.ops.kernels import can_use_native, sample_categorical
+from fugu.ops.sample_cuda import block_of, sample_gaussian, words_gaussian
 from fugu.policy.config import LOG_STD_RANGE
 from fugu.policy.env_action import EnvAction
-from fugu.policy.kernels import can_use_native, sample_categorical
 from fugu.spaces import Layout
 
 _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)

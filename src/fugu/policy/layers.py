@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from fugu.cuda.linear import linear, takes_half
-from fugu.policy.kernels import mlp
+from fugu.ops.kernels import mlp
+from fugu.ops.linear import linear, takes_half
 
 HIDDEN_GAIN = math.sqrt(2)
 POLICY_GAIN = 0.01

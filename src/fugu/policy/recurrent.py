@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fugu.cuda import lstm as cuda_lstm
-from fugu.cuda.mingru import mingru, mingru_step
-from fugu.cuda.use import ready
+from fugu.gpu.use import ready
 from fugu.native import native
-from fugu.policy.kernels import can_use_native, lstm
+from fugu.ops import lstm_cuda as cuda_lstm
+from fugu.ops.kernels import can_use_native, lstm
+from fugu.ops.mingru import mingru, mingru_step
 from fugu.policy.layers import Linear, orthogonal
 
 sigmoid_backward = torch.ops.aten.sigmoid_backward

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fugu.cuda.gather import COLUMNS, gather, lies_by_steps
-from fugu.cuda.use import ready
+from fugu.gpu.use import ready
+from fugu.ops.gather import COLUMNS, gather, lies_by_steps
 
 PER_SEGMENT = frozenset(
     {

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fugu.config import fitting, override, to_toml
-from fugu.cuda import failure
 from fugu.emulation.place import from_anywhere, title
 from fugu.errors import ConfigError, FuguError, places, raised
+from fugu.gpu import failure
 from fugu.presets import preset
 from fugu.run import store
 from fugu.run.dashboard import Dashboard, Header

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fugu.cuda.adam import DeviceAdam
-from fugu.cuda.use import ready
 from fugu.errors import ConfigError
-from fugu.trainer.adam import Adam
+from fugu.gpu.use import ready
+from fugu.ops.adam import Adam
+from fugu.ops.adam_cuda import DeviceAdam
 from fugu.trainer.config import OptimizerConfig
 
 

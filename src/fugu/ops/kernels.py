@@ -1,0 +1,343 @@
+"""Fused kernels for training on CPUs, each beside the torch function that says what it computes.
+
+``mlp``, ``lstm`` and ``sample_categorical`` use the native core for float32 tensors on a CPU and are their ``_reference`` otherwise: on
+other devices, for other dtypes, and where the core is not built. Both give the same numbers up to rounding. What
+``ppo_loss_categorical`` computes is said, and chosen instead, in ``algorithm/losses.py``. The native ones give the same bits in every
+run and on any number of threads; they use as many as ``threads()`` says. Gradients are of first order. Where there is a
+kernel for a GPU, that is used there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fugu.gpu.use import ready
+from fugu.native import native
+from fugu.ops import sample_cuda as cuda_sample
+from fugu.ops.linear import linear, takes_half
+
+ACTIVATIONS = {"none": 0, "tanh": 1, "relu": 2}  # the numbers are those of learn.h
+MAX_LAYERS = 4
+
+
+# Small MLPs ------------------------------------------------------------------------------------------------------------------------
+
+
+def mlp(
+    x: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    activation: str,
+    *,
+    last: str | None = None,
+    natively: bool = True,
+) -> Tensor:
+    """Layers ``activation(x @ weight.T + bias)`` of ``x`` [rows, inputs], one after the other -> [rows, width of the last].
+
+    ``weights`` are [outputs, inputs], as in ``nn.Linear``. ``last`` is the activation of the last layer, where it is another one:
+    "none" makes the last layer a linear head. ``natively``: whether a CPU may use the native core.
+    """
+    activations = [activation] * (len(weights) - 1) + [last or activation]
+    if takes_half(x, *weights, *biases):
+        for weight, bias, name in zip(weights, biases, activations, strict=True):
+            x = linear(x, weight, bias, name) if name in ACTIVATIONS else _activated(linear(x, weight, bias), name)
+        return x
+    known = (
+        all(name in ACTIVATIONS for name in activations) and 1 <= len(weights) <= MAX_LAYERS and "none" not in activations[:-1]
+    )
+    if not (natively and known and can_use_native(x, *weights, *biases)):
+        return mlp_reference(x, weights, biases, activation, last=last)
+    numbers = [ACTIVATIONS[name] for name in activations]
+    if _needs_grad(x, *weights, *biases):
+        return _Mlp.apply(x, numbers, *weights, *biases)
+    out = x.new_empty(x.shape[0], weights[-1].shape[0])
+    native.mlp_forward(_array(x), _arrays(weights), _arrays(biases), [_array(out)], numbers, threads())
+    return out
+
+
+def mlp_reference(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activation: str, *, last: str | None = None
+) -> Tensor:
+    for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        x = torch.addmm(bias, x, weight.t())
+        x = _activated(x, (last or activation) if layer == len(weights) - 1 else activation)
+    return x
+
+
+def _activated(x: Tensor, name: str) -> Tensor:
+    if name == "none":
+        return x
+    return getattr(torch, name)(x) if name in ("tanh", "relu") else getattr(torch.nn.functional, name)(x)
+
+
+class _Mlp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, activations: list[int], *parameters: Tensor) -> Tensor:
+        layers = len(activations)
+        x, parameters = x.contiguous(), tuple(p.contiguous() for p in parameters)
+        hidden = [x.new_empty(x.shape[0], weight.shape[0]) for weight in parameters[:layers]]
+        arrays = _arrays(parameters)
+        native.mlp_forward(_array(x), arrays[:layers], arrays[layers:], _arrays(hidden), activations, threads())
+        ctx.activations = activations
+        ctx.save_for_backward(x, *parameters, *hidden)
+        return hidden[-1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        layers = len(ctx.activations)
+        x, *rest = ctx.saved_tensors
+        grads = [torch.empty_like(parameter) for parameter in rest[: 2 * layers]]
+        grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        arrays, grad_arrays = _arrays(rest), _arrays(grads)
+        native.mlp_backward(
+            _array(x),
+            arrays[:layers],
+            arrays[layers : 2 * layers],
+            arrays[2 * layers :],
+            ctx.activations,
+            _array(grad_out),
+            None if grad_x is None else _array(grad_x),
+            grad_arrays[:layers],
+            grad_arrays[layers:],
+            threads(),
+        )
+        return (grad_x, None, *grads)
+
+
+# LSTM ------------------------------------------------------------------------------------------------------------------------------
+
+
+def lstm(x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    """``x`` [batch, time, inputs] -> ``h`` [batch, time, hidden] and the state after the last step [batch, 2 hidden].
+
+    ``weight_ih`` [4 hidden, inputs], ``weight_hh`` [4 hidden, hidden] and ``bias`` [4 hidden] (the sum of torch's two) have torch's
+    order of gates: i, f, g, o. ``state`` is h and c side by side; it is zero before every row where ``first`` [batch, time] is True.
+    """
+    if not can_use_native(x, weight_ih, weight_hh, bias, state) or x.shape[1] == 0:
+        return lstm_reference(x, weight_ih, weight_hh, bias, state, first)
+    if _needs_grad(x, weight_ih, weight_hh, bias, state):
+        return _Lstm.apply(x, weight_ih, weight_hh, bias, state, first)
+    h, new_state = x.new_empty(*x.shape[:2], weight_hh.shape[1]), torch.empty_like(state)
+    inputs = _arrays((x, weight_ih, weight_hh, bias, state, first))
+    native.lstm_forward(*inputs, _array(h), _array(new_state), None, threads())
+    return h, new_state
+
+
+def lstm_reference(
+    x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, state: Tensor, first: Tensor
+) -> tuple[Tensor, Tensor]:
+    gates_x = x @ weight_ih.t() + bias
+    h, c = state.chunk(2, -1)
+    out = []
+    for t in range(x.shape[1]):
+        going_on = ~first[:, t, None]
+        h, c = torch.where(going_on, h, 0), torch.where(going_on, c, 0)
+        i, f, g, o = torch.addmm(gates_x[:, t], h, weight_hh.t()).chunk(4, -1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        out.append(h)
+    return torch.stack(out, 1) if out else x.new_empty(*x.shape[:2], weight_hh.shape[1]), torch.cat([h, c], -1)
+
+
+class _Lstm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, state: Tensor, first: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        inputs = tuple(tensor.contiguous() for tensor in (x, weight_ih, weight_hh, bias, state, first))
+        hidden = weight_hh.shape[1]
+        h, new_state = x.new_empty(*x.shape[:2], hidden), torch.empty_like(inputs[4])
+        kept = x.new_empty(*x.shape[:2], native.lstm_kept(hidden))
+        native.lstm_forward(*_arrays(inputs), *_arrays((h, new_state, kept)), threads())
+        ctx.save_for_backward(*inputs, h, kept)
+        return h, new_state
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_h: Tensor, grad_new_state: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        grad_x = torch.empty_like(saved[0]) if ctx.needs_input_grad[0] else None
+        grads = tuple(torch.empty_like(tensor) for tensor in saved[1:5])
+        native.lstm_backward(
+            *_arrays(saved),
+            _array(grad_h),
+            _array(grad_new_state),
+            None if grad_x is None else _array(grad_x),
+            *_arrays(grads),
+            threads(),
+        )
+        return (grad_x, *grads, None)
+
+
+# Sampling --------------------------------------------------------------------------------------------------------------------------
+
+
+def sample_categorical(logits: Tensor, uniform: Tensor, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The choice (int64 [rows]) where ``uniform`` [rows] in [0, 1) falls in the distribution function, and its log-probability.
+
+    ``logits`` are [rows, choices]. Choices whose ``action_mask`` is False are never taken; a row without a choice left is uniform.
+    Not differentiable.
+    """
+    if ready(logits, uniform) and cuda_sample.block_of(cuda_sample.words_categorical(logits.shape[1])):
+        return cuda_sample.sample_categorical(logits.detach(), uniform, action_mask)
+    if not can_use_native(logits, uniform):
+        return sample_categorical_reference(logits, uniform, action_mask)
+    action = torch.empty(logits.shape[0], dtype=torch.int64)
+    logprob = torch.empty(logits.shape[0])
+    mask = None if action_mask is None else _array(action_mask)
+    native.sample_categorical(_array(logits), mask, *_arrays((uniform, action, logprob)), threads())
+    return action, logprob
+
+
+@torch.no_grad()
+def sample_categorical_reference(logits: Tensor, uniform: Tensor, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    logits = _masked(logits, action_mask)
+    weight = torch.exp(logits - logits.amax(-1, keepdim=True))
+    reached = weight.cumsum(-1)
+    before = torch.cat([torch.zeros_like(reached[:, :1]), reached[:, :-1]], -1)
+    takes = (before <= uniform[:, None] * reached[:, -1:]) & (weight > 0)
+    action = (takes * torch.arange(logits.shape[-1], device=logits.device)).amax(-1)
+    return action, torch.log_softmax(logits, -1).gather(-1, action[:, None]).squeeze(-1)
+
+
+def _masked(logits: Tensor, action_mask: Tensor | None) -> Tensor:
+    return logits if action_mask is None else logits.masked_fill(~action_mask, torch.finfo(logits.dtype).min)
+
+
+# PPO loss --------------------------------------------------------------------------------------------------------------------------
+
+
+def ppo_loss_categorical(
+    logits: Tensor,
+    value: Tensor,
+    action: Tensor,
+    old_logprob: Tensor,
+    advantage: Tensor,
+    old_value: Tensor,
+    value_target: Tensor,
+    weight: Tensor,
+    *,
+    clip: float,
+    value_clip: float,
+    value_coef: float,
+    entropy_coef: float,
+    action_mask: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """PPO's loss over rows (``logits`` and ``action_mask`` [rows, choices], the rest [rows]) and the sums it is made of: policy, value,
+    entropy, kl and clip fraction. ``ppo_loss_of`` in ``algorithm/losses.py`` says what they are.
+
+    Only for tensors that ``can_use_native``. The loss has gradients for ``logits`` and ``value``; both are computed in one pass.
+    """
+    columns = (old_logprob, advantage, old_value, value_target, weight)
+    loss, sums = _PpoLossCategorical.apply(
+        logits, value, action, *columns, action_mask, clip, value_clip, value_coef, entropy_coef
+    )
+    return loss, *sums.unbind()
+
+
+class _PpoLossCategorical(torch.autograd.Function):
+    """Forward computes the gradients too, in the same pass; backward scales them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        value: Tensor,
+        action: Tensor,
+        old_logprob: Tensor,
+        advantage: Tensor,
+        old_value: Tensor,
+        value_target: Tensor,
+        weight: Tensor,
+        action_mask: Tensor | None,
+        clip: float,
+        value_clip: float,
+        value_coef: float,
+        entropy_coef: float,
+    ) -> tuple[Tensor, Tensor]:
+        columns = (logits, value, action, old_logprob, advantage, old_value, value_target, weight)
+        grad_logits, grad_value = torch.empty(logits.shape), torch.empty(value.shape)
+        sums = native.ppo_loss_categorical(
+            *_arrays(columns),
+            None if action_mask is None else _array(action_mask),
+            clip,
+            value_clip,
+            value_coef,
+            entropy_coef,
+            *_arrays((grad_logits, grad_value)),
+            threads(),
+        )
+        parts = torch.tensor(sums)
+        ctx.mark_non_differentiable(parts)
+        ctx.save_for_backward(grad_logits, grad_value)
+        return torch.tensor(sums[0] + value_coef * sums[1] - entropy_coef * sums[2]), parts
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        grads = ctx.saved_tensors
+        if grad_loss.item() != 1.0:
+            grads = tuple(grad * grad_loss for grad in grads)
+        return *grads, *[None] * 11
+
+
+# Memory ----------------------------------------------------------------------------------------------------------------------------
+
+
+def keep_freed_memory() -> bool:
+    """From now on this process keeps freed memory for its next requests instead of giving it back to the system.
+
+    Activations and gradients of a minibatch are tens of megabytes, allocated and freed at every update; fetching their pages anew
+    costs up to as much as computing what they hold. For a process that trains: it grows to a few times what it needs at once, and
+    never shrinks. False: not possible here.
+    """
+    return native is not None and native.keep_freed_memory()
+
+
+def threads() -> int:
+    """How many threads the native kernels use: what ``set_threads`` said last, else as many as torch does."""
+    return _threads or torch.get_num_threads()
+
+
+def set_threads(count: int | None) -> None:
+    """Apart from torch's own threads, which wait for each other by spinning: on a busy machine that costs more than they bring, so
+    a network that these kernels compute is better off with one thread of torch."""
+    global _threads
+    _threads = count
+
+
+_threads: int | None = None
+
+
+# Which way, and how tensors cross --------------------------------------------------------------------------------------------------
+
+
+def can_use_native(*tensors: Tensor) -> bool:
+    if native is None:
+        return False
+    for tensor in tensors:  # noqa: SIM110 (at every step of a rollout; a generator would cost twice as much)
+        if tensor.dtype is not torch.float32 or not tensor.is_cpu:
+            return False
+    return True
+
+
+def _needs_grad(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """A view of a contiguous tensor's memory, else of a copy. Several times cheaper to pass on than the tensor itself."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    return tensor.numpy() if tensor.is_contiguous() else tensor.contiguous().numpy()
+
+
+def _arrays(tensors: Sequence[Tensor]) -> list[np.ndarray]:
+    return [_array(tensor) for tensor in tensors]

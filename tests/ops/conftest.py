@@ -1,0 +1,35 @@
+"""Where kernels are tested: emulated on the CPU, and on a card where there is one; those for the CPU in each of their forms."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fugu.gpu import emulation
+from fugu.native import native
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    with emulation() if request.param == "cpu" else nullcontext():
+        yield torch.device(request.param, 0) if request.param == "cuda" else torch.device("cpu")
+
+
+@pytest.fixture(params=["native", "portable", "reference"])
+def kernel(request, monkeypatch):
+    """The form in which advantages are computed: the best native kernel, the portable one, and the Python reference."""
+    columns, gae, vtrace = (importlib.import_module(f"fugu.ops.{name}") for name in ("columns", "gae", "vtrace"))
+    if request.param == "reference":
+        monkeypatch.setattr(gae, "native", None)
+        monkeypatch.setattr(vtrace, "native", None)
+    elif native is None:
+        pytest.skip("the native core is not built")
+    elif request.param == "portable":
+        portable = SimpleNamespace(advantage=lambda *arguments: native.advantage(*arguments, portable=True))
+        monkeypatch.setattr(columns, "native", portable)
+    return request.param
