@@ -52,7 +52,7 @@ def test_a_card_without_a_compiler_is_said_once(monkeypatch: pytest.MonkeyPatch)
     def missing(*_: object, **__: object) -> None:
         raise GpuError("libnvrtc was not found\nand more")
 
-    monkeypatch.setattr(use, "compile_module", missing)
+    monkeypatch.setattr(module, "compile_module", missing)
     device = torch.device("cuda", 77)
     with pytest.warns(RuntimeWarning, match=r"cuda:77: torch's own .*libnvrtc was not found\)$"):
         assert not use.works(device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -23,13 +22,11 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
 @pytest.fixture(params=["native", "portable", "reference"])
 def kernel(request, monkeypatch):
     """The form in which advantages are computed: the best native kernel, the portable one, and the Python reference."""
-    columns, gae, vtrace = (importlib.import_module(f"fugu.ops.{name}") for name in ("columns", "gae", "vtrace"))
     if request.param == "reference":
-        monkeypatch.setattr(gae, "native", None)
-        monkeypatch.setattr(vtrace, "native", None)
+        monkeypatch.setattr("fugu.native.native", None)
     elif native is None:
         pytest.skip("the native core is not built")
     elif request.param == "portable":
         portable = SimpleNamespace(advantage=lambda *arguments: native.advantage(*arguments, portable=True))
-        monkeypatch.setattr(columns, "native", portable)
+        monkeypatch.setattr("fugu.native.native", portable)
     return request.param

@@ -39,7 +39,7 @@ def instructions(request, monkeypatch):
     except ValueError as error:
         pytest.skip(str(error))
     called = {name: partial(getattr(native, name), set=request.param) for name in NAMES}
-    monkeypatch.setattr(kernels, "native", SimpleNamespace(**called))
+    monkeypatch.setattr("fugu.native.native", SimpleNamespace(**called))
     return request.param
 
 
@@ -363,7 +363,7 @@ def test_the_number_of_threads_changes_no_bit(instructions, monkeypatch):
 
 def test_without_the_native_core_the_reference_is_used(monkeypatch):
     with_core = results(1, monkeypatch)
-    monkeypatch.setattr(kernels, "native", None)
+    monkeypatch.setattr("fugu.native.native", None)
     for ours, theirs in zip(results(1, monkeypatch), with_core, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
@@ -388,7 +388,7 @@ def test_a_forked_child_computes_without_its_parents_threads():
 def test_kept_memory_is_not_fetched_from_the_system_again():
     script = (
         "import resource, torch\n"
-        "from fugu.ops.kernels import keep_freed_memory\n"
+        "from fugu.native import keep_freed_memory\n"
         "assert keep_freed_memory()\n"
         "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
         "for _ in range(20): torch.zeros(10_000_000)\n"

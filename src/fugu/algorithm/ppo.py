@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fugu.advantage import gae, vtrace
 from fugu.algorithm.config import PPOConfig
 from fugu.algorithm.contract import Metrics
 from fugu.algorithm.fused import Fused
@@ -23,7 +22,7 @@ from fugu.algorithm.make import default_policy
 from fugu.algorithm.scale import RewardScale, ValueScale
 from fugu.errors import ConfigError
 from fugu.gpu.use import has_tensor_cores, ready
-from fugu.ops.advantage_cuda import Trace, trace
+from fugu.ops.advantage import estimate
 from fugu.ops.ppo_loss import by_importance, explained_variance, normalized, ppo_loss, row_weight, weighed
 from fugu.ops.sample_cuda import choose
 from fugu.policy.actor_critic import ActorCritic, Output
@@ -216,16 +215,8 @@ class PPO:
         if self.turns:
             value = settled(batch, c.gamma)
             batch = batch.also(value=value)
-        on_device = _on_device(batch, (c.gamma, c.gamma * c.lam, c.rho_clip, c.c_clip))
-        if on_device is not None and on_device.target is not None and on_device.surrogate is not None:
-            return on_device.surrogate, on_device.target
-        traced = _per_segment(vtrace, batch, gamma=c.gamma, lam=c.lam, rho_clip=c.rho_clip, c_clip=c.c_clip)
-        ended = batch["terminated"] | batch["truncated"]
-        next_value = torch.cat([value[:, 1:], batch["bootstrap"][:, None]], 1)
-        next_traced = torch.cat([traced[:, 1:], torch.zeros_like(traced[:, :1])], 1)
-        delta = batch["reward"] + c.gamma * torch.where(batch["terminated"], 0.0, next_value) - value
-        advantage = delta + c.gamma * c.lam * torch.where(ended, 0.0, next_traced)
-        return torch.where(mask, advantage, 0.0), value + traced
+        columns = (batch["value"], batch["reward"], batch["terminated"], batch["truncated"], batch["bootstrap"])
+        return estimate(*columns, mask, gamma=c.gamma, lam=c.lam, ratio=ratio, rho_clip=c.rho_clip, c_clip=c.c_clip)
 
     @property
     def asks(self) -> str | None:
@@ -274,11 +265,8 @@ def gae_of(batch: Batch, gamma: float, lam: float, *, turns: bool) -> tuple[Tens
     """Advantage and value target of ``reward``, ``value`` and ``bootstrap``. ``turns``: there may be rows of waiting agents."""
     if turns:
         batch = batch.also(value=settled(batch, gamma))
-    traced = _on_device(batch, (gamma, gamma * lam, math.inf, math.inf))
-    if traced is not None and traced.target is not None:
-        return traced.advantage, traced.target
-    advantage = _per_segment(gae, batch, gamma=gamma, lam=lam, mask=True)
-    return advantage, advantage + batch["value"]
+    columns = (batch["value"], batch["reward"], batch["terminated"], batch["truncated"], batch["bootstrap"])
+    return estimate(*columns, batch["mask"], gamma=gamma, lam=lam)
 
 
 def settled(batch: Batch, gamma: float) -> Tensor:
@@ -331,21 +319,3 @@ def priorities(advantage: Tensor, mask: Tensor, power: float, correction: float 
     probability = torch.where(total > 0, raw / total.clamp(min=1e-30), 1.0 / len(raw))
     importance = torch.where(probability > 0, (len(raw) * probability).clamp(min=1e-12) ** -correction, 0.0)
     return probability, importance
-
-
-def _on_device(batch: Batch, weights: tuple[float, float, float, float]) -> Trace | None:
-    """Advantage, target and surrogate by one kernel, on a GPU that has it. ``weights``: gamma, gamma * lambda, rho_clip, c_clip."""
-    columns = (batch["value"], batch["reward"], batch["terminated"], batch["truncated"], batch["bootstrap"])
-    if not ready(*columns):
-        return None
-    ratio = batch.get("ratio")
-    return trace(*columns, weights, ratio=ratio, mask=batch["mask"], target=True, surrogate=ratio is not None)
-
-
-def _per_segment(function, batch: Batch, *, mask: bool = False, **settings: float) -> Tensor:  # type: ignore[no-untyped-def]
-    """Run an advantage function on the columns it takes, wherever they are and however they lie in memory."""
-    names = ["value", "reward", "terminated", "truncated", "bootstrap", *(["ratio"] if "ratio" in batch else [])]
-    columns = [batch[name].detach() for name in names]
-    masks = {"mask": batch["mask"]} if mask else {}
-    masks = {name: column.cpu().contiguous() for name, column in masks.items()}
-    return function(*(column.cpu().contiguous() for column in columns), **masks, **settings).to(batch["value"].device)

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from fugu.errors import FuguError
-from fugu.gpu.use import kernel
-from fugu.ops.sample_cuda import blocks
+from fugu.gpu.use import blocks, kernel
 
 TENSORS, ALIGN = 128, 32
 """how many gradients a call takes as they lie, and the multiple each parameter starts at; as in adam.h"""

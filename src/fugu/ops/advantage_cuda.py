@@ -1,4 +1,4 @@
-"""GAE and V-trace on the device, in one launch. ``advantage/gae.py`` and ``advantage/vtrace.py`` say what is computed.
+"""GAE and V-trace on the device, in one launch. ``ops/advantage.py`` says what is computed.
 
 In: columns ``[segments, horizon]`` that may lie in memory segment by segment or step by step. Out: what a learner needs of them.
 """
@@ -44,7 +44,10 @@ def trace(
     target: bool = False,
     surrogate: bool = False,
 ) -> Trace:
-    """``weights``: gamma, gamma * lambda, rho_clip, c_clip. ``advantage`` is written if given; it may be ``reward`` or ``ratio``."""
+    """Launch the kernel.
+
+    ``weights``: gamma, gamma * lambda, rho_clip, c_clip. ``advantage`` is written if given; it may be ``reward`` or ``ratio``.
+    """
     value = value.detach()
     if value.dim() != 2:
         raise SpaceError(f"value: expected [segments, horizon], got {list(value.shape)}")
@@ -70,6 +73,20 @@ def trace(
         sizes = (segments, horizon, int(value.stride(1) <= value.stride(0)))
         run((segments + SEGMENTS - 1) // SEGMENTS, THREADS, *boxes, bootstrap.detach().contiguous(), *outputs, *sizes, *weights)
     return out
+
+
+def estimate_cuda(
+    columns: tuple[Tensor, ...], ratio: Tensor | None, mask: Tensor, weights: tuple[float, float, float, float]
+) -> tuple[Tensor, Tensor]:
+    """Compute ``estimate`` of ``ops/advantage.py``."""
+    value, reward, terminated, truncated, bootstrap = columns
+    with_ratio = ratio is not None
+    out = trace(
+        value, reward, terminated, truncated, bootstrap, weights, ratio=ratio, mask=mask, target=True, surrogate=with_ratio
+    )
+    advantage = out.surrogate if with_ratio else out.advantage
+    assert advantage is not None and out.target is not None
+    return advantage, out.target
 
 
 def _box(name: str, column: Tensor | None, like: Tensor, dtype: torch.dtype = torch.float32) -> bytes:

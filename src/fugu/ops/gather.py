@@ -12,8 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from torch import Tensor
 
 from fugu.errors import ConfigError
-from fugu.gpu.use import kernel, ready
-from fugu.ops.sample_cuda import blocks
+from fugu.gpu.use import blocks, kernel, ready
 
 COLUMNS, MAX_BLOCKS = 32, 1024
 _PICKED = struct.Struct("=QQqqiiii")

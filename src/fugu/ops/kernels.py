@@ -3,7 +3,7 @@
 ``mlp``, ``lstm`` and ``sample_categorical`` use the native core for float32 tensors on a CPU and are their ``_reference`` otherwise: on
 other devices, for other dtypes, and where the core is not built. Both give the same numbers up to rounding. What
 ``ppo_loss_categorical`` computes is said, and chosen instead, in ``algorithm/losses.py``. The native ones give the same bits in every
-run and on any number of threads; they use as many as ``threads()`` says. Gradients are of first order. Where there is a
+run and on any number of threads; they use as many as ``fugu.native.threads`` says. Gradients are of first order. Where there is a
 kernel for a GPU, that is used there.
 """
 
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fugu import native as core
 from fugu.gpu.use import ready
-from fugu.native import native
 from fugu.ops import sample_cuda as cuda_sample
 from fugu.ops.linear import linear, takes_half
 
@@ -57,7 +57,9 @@ def mlp(
     if _needs_grad(x, *weights, *biases):
         return _Mlp.apply(x, numbers, *weights, *biases)
     out = x.new_empty(x.shape[0], weights[-1].shape[0])
-    native.mlp_forward(_array(x), _arrays(weights), _arrays(biases), [_array(out)], numbers, threads())
+    core.native.mlp_forward(
+        _array(x), _arrays(weights), _arrays(biases), [_array(out)], numbers, (core.threads or torch.get_num_threads())
+    )
     return out
 
 
@@ -83,7 +85,9 @@ class _Mlp(torch.autograd.Function):
         x, parameters = x.contiguous(), tuple(p.contiguous() for p in parameters)
         hidden = [x.new_empty(x.shape[0], weight.shape[0]) for weight in parameters[:layers]]
         arrays = _arrays(parameters)
-        native.mlp_forward(_array(x), arrays[:layers], arrays[layers:], _arrays(hidden), activations, threads())
+        core.native.mlp_forward(
+            _array(x), arrays[:layers], arrays[layers:], _arrays(hidden), activations, (core.threads or torch.get_num_threads())
+        )
         ctx.activations = activations
         ctx.save_for_backward(x, *parameters, *hidden)
         return hidden[-1]
@@ -96,7 +100,7 @@ class _Mlp(torch.autograd.Function):
         grads = [torch.empty_like(parameter) for parameter in rest[: 2 * layers]]
         grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         arrays, grad_arrays = _arrays(rest), _arrays(grads)
-        native.mlp_backward(
+        core.native.mlp_backward(
             _array(x),
             arrays[:layers],
             arrays[layers : 2 * layers],
@@ -106,7 +110,7 @@ class _Mlp(torch.autograd.Function):
             None if grad_x is None else _array(grad_x),
             grad_arrays[:layers],
             grad_arrays[layers:],
-            threads(),
+            (core.threads or torch.get_num_threads()),
         )
         return (grad_x, None, *grads)
 
@@ -126,7 +130,7 @@ def lstm(x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, state: T
         return _Lstm.apply(x, weight_ih, weight_hh, bias, state, first)
     h, new_state = x.new_empty(*x.shape[:2], weight_hh.shape[1]), torch.empty_like(state)
     inputs = _arrays((x, weight_ih, weight_hh, bias, state, first))
-    native.lstm_forward(*inputs, _array(h), _array(new_state), None, threads())
+    core.native.lstm_forward(*inputs, _array(h), _array(new_state), None, (core.threads or torch.get_num_threads()))
     return h, new_state
 
 
@@ -154,8 +158,8 @@ class _Lstm(torch.autograd.Function):
         inputs = tuple(tensor.contiguous() for tensor in (x, weight_ih, weight_hh, bias, state, first))
         hidden = weight_hh.shape[1]
         h, new_state = x.new_empty(*x.shape[:2], hidden), torch.empty_like(inputs[4])
-        kept = x.new_empty(*x.shape[:2], native.lstm_kept(hidden))
-        native.lstm_forward(*_arrays(inputs), *_arrays((h, new_state, kept)), threads())
+        kept = x.new_empty(*x.shape[:2], core.native.lstm_kept(hidden))
+        core.native.lstm_forward(*_arrays(inputs), *_arrays((h, new_state, kept)), (core.threads or torch.get_num_threads()))
         ctx.save_for_backward(*inputs, h, kept)
         return h, new_state
 
@@ -165,13 +169,13 @@ class _Lstm(torch.autograd.Function):
         saved = ctx.saved_tensors
         grad_x = torch.empty_like(saved[0]) if ctx.needs_input_grad[0] else None
         grads = tuple(torch.empty_like(tensor) for tensor in saved[1:5])
-        native.lstm_backward(
+        core.native.lstm_backward(
             *_arrays(saved),
             _array(grad_h),
             _array(grad_new_state),
             None if grad_x is None else _array(grad_x),
             *_arrays(grads),
-            threads(),
+            (core.threads or torch.get_num_threads()),
         )
         return (grad_x, *grads, None)
 
@@ -192,7 +196,9 @@ def sample_categorical(logits: Tensor, uniform: Tensor, action_mask: Tensor | No
     action = torch.empty(logits.shape[0], dtype=torch.int64)
     logprob = torch.empty(logits.shape[0])
     mask = None if action_mask is None else _array(action_mask)
-    native.sample_categorical(_array(logits), mask, *_arrays((uniform, action, logprob)), threads())
+    core.native.sample_categorical(
+        _array(logits), mask, *_arrays((uniform, action, logprob)), (core.threads or torch.get_num_threads())
+    )
     return action, logprob
 
 
@@ -264,7 +270,7 @@ class _PpoLossCategorical(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         columns = (logits, value, action, old_logprob, advantage, old_value, value_target, weight)
         grad_logits, grad_value = torch.empty(logits.shape), torch.empty(value.shape)
-        sums = native.ppo_loss_categorical(
+        sums = core.native.ppo_loss_categorical(
             *_arrays(columns),
             None if action_mask is None else _array(action_mask),
             clip,
@@ -272,7 +278,7 @@ class _PpoLossCategorical(torch.autograd.Function):
             value_coef,
             entropy_coef,
             *_arrays((grad_logits, grad_value)),
-            threads(),
+            (core.threads or torch.get_num_threads()),
         )
         parts = torch.tensor(sums)
         ctx.mark_non_differentiable(parts)
@@ -288,39 +294,11 @@ class _PpoLossCategorical(torch.autograd.Function):
         return *grads, *[None] * 11
 
 
-# Memory ----------------------------------------------------------------------------------------------------------------------------
-
-
-def keep_freed_memory() -> bool:
-    """From now on this process keeps freed memory for its next requests instead of giving it back to the system.
-
-    Activations and gradients of a minibatch are tens of megabytes, allocated and freed at every update; fetching their pages anew
-    costs up to as much as computing what they hold. For a process that trains: it grows to a few times what it needs at once, and
-    never shrinks. False: not possible here.
-    """
-    return native is not None and native.keep_freed_memory()
-
-
-def threads() -> int:
-    """How many threads the native kernels use: what ``set_threads`` said last, else as many as torch does."""
-    return _threads or torch.get_num_threads()
-
-
-def set_threads(count: int | None) -> None:
-    """Apart from torch's own threads, which wait for each other by spinning: on a busy machine that costs more than they bring, so
-    a network that these kernels compute is better off with one thread of torch."""
-    global _threads
-    _threads = count
-
-
-_threads: int | None = None
-
-
 # Which way, and how tensors cross --------------------------------------------------------------------------------------------------
 
 
 def can_use_native(*tensors: Tensor) -> bool:
-    if native is None:
+    if core.native is None:
         return False
     for tensor in tensors:  # noqa: SIM110 (at every step of a rollout; a generator would cost twice as much)
         if tensor.dtype is not torch.float32 or not tensor.is_cpu:

@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fugu.gpu.use import kernel, ready
+from fugu.gpu.use import blocks, kernel, ready
 from fugu.ops.half import dtype_of_products, kept
-from fugu.ops.sample_cuda import blocks
 from fugu.ops.sequence import boxed, wide
 
 ALIGNED = 8

@@ -14,10 +14,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fugu.gpu.use import kernel
+from fugu.gpu.use import blocks, kernel
 from fugu.ops.half import dtype_of_products, rounded
 from fugu.ops.linear import summed
-from fugu.ops.sample_cuda import blocks
 from fugu.ops.sequence import boxed, channels_last, wide
 
 THREADS = 256

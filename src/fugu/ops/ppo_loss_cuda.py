@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fugu.gpu.use import kernel
-from fugu.ops.sample_cuda import block_of, blocks, words_categorical, words_gaussian
+from fugu.gpu.use import block_of, blocks, kernel
+from fugu.ops.sample_cuda import words_categorical, words_gaussian
 
 SUMS = ("policy", "value", "entropy", "kl", "clip_fraction", "ratio")
 MAX_BLOCKS = 1024

@@ -8,19 +8,7 @@ import torch
 from torch import Tensor
 
 from fugu.errors import SpaceError
-from fugu.gpu.use import kernel
-
-SHARED = 48 * 1024
-"""bytes of shared memory that a block may have without asking"""
-
-
-def block_of(words: int) -> int | None:
-    """Threads of a block where each has a row of so many words in shared memory; None: rows are too wide."""
-    return next((threads for threads in (128, 64, 32) if 4 * threads * words <= SHARED), None)
-
-
-def blocks(rows: int, block: int) -> int:
-    return (rows + block - 1) // block
+from fugu.gpu.use import block_of, blocks, kernel
 
 
 def words_categorical(choices: int) -> int:

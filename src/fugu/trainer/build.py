@@ -17,7 +17,7 @@ from fugu.algorithm.make import make_algorithm
 from fugu.emulation.build import is_compiled
 from fugu.emulation.factory import tensor_env_class
 from fugu.errors import ConfigError, GpuError
-from fugu.ops.kernels import keep_freed_memory, set_threads
+from fugu.native import keep_freed_memory, set_threads
 from fugu.rollout.device import DeviceRollout
 from fugu.rollout.episodes import Episodes
 from fugu.rollout.feed import Feed
