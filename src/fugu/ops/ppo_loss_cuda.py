@@ -1,4 +1,4 @@
-"""PPO's loss on the device: forward and gradients in one pass, and what comes before it. ``algorithm/losses.py`` says what is computed.
+"""PPO's loss on the device: forward and gradients in one pass, and what comes before it. ``ops/ppo_loss.py`` says what is computed.
 
 Nothing here waits for the device: losses and sums stay there.
 """
@@ -23,7 +23,7 @@ _SETTINGS = struct.Struct("=QQQQQQQfff4x")
 
 
 def can_take(heads: int, choices: int, reals: int, dims: int) -> bool:
-    """Whether the kernels know a distribution: one categorical head, or real numbers only, of a size that fits a block."""
+    """Say whether the kernels know a distribution: one categorical head, or real numbers only, of a size that fits a block."""
     if heads == dims == 1:
         return block_of(words_categorical(choices)) is not None
     return reals == dims and block_of(words_gaussian(reals)) is not None
@@ -41,7 +41,7 @@ def ppo_loss(
     entropy_coef: float | Tensor,
     action_mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """``params [rows, size]``, ``action`` int64 [rows] (a choice) or float32 [rows, dims] -> loss, and the sums named by ``SUMS``.
+    """Return the loss and the sums named by ``SUMS``, of ``params [rows, size]``, ``action`` int64 [rows] or float32 [rows, dims].
 
     ``columns``: old_logprob, advantage, old_value, value_target and weight, each [rows]. ``entropy_coef`` may be a tensor on the
     device, read when the kernel runs. Gradients flow to ``params`` and ``value``.
@@ -110,7 +110,7 @@ class _PpoLoss(torch.autograd.Function):
 
 
 def weighed(advantage: Tensor, mask: Tensor, *, normalize: bool) -> tuple[Tensor, Tensor]:
-    """``advantage`` (with mean 0 and deviation 1 over the rows that count, if ``normalize``) and ``row_weight(mask)``, in two launches.
+    """Return ``advantage``, with ``normalize`` of mean 0 and deviation 1 over rows that count, and ``row_weight(mask)``: two launches.
 
     Both are shaped like ``mask``; the memory order of the two must be the same, or one of them is copied.
     """
@@ -129,5 +129,5 @@ def weighed(advantage: Tensor, mask: Tensor, *, normalize: bool) -> tuple[Tensor
 
 
 def _dense(tensor: Tensor) -> bool:
-    """Whether it fills its memory without gaps, in any order of its axes: then the order of rows does not matter to a sum."""
+    """Say whether it fills its memory without gaps, in any order of its axes: then the order of rows does not matter to a sum."""
     return tensor.is_contiguous() or tensor.t().is_contiguous() if tensor.dim() == 2 else tensor.is_contiguous()
