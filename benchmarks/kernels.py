@@ -19,8 +19,10 @@ import torch
 from gymnasium import spaces as gs
 from torch import Tensor
 
+from fugu import native
 from fugu.ops import kernels
 from fugu.ops import ppo_loss as losses
+from fugu.ops.sample import sample_categorical, sample_categorical_reference
 from fugu.policy.distribution import Distribution
 from harness import Result, alternate, main, microseconds, ratios, summaries
 
@@ -30,7 +32,7 @@ SGEMM_FLOPS = 2 * 512**3
 
 def compare(contestants: Callable[..., tuple[dict[str, Call], float]], *sizes: Any, repeats: int) -> dict[str, Any]:
     torch.manual_seed(0)
-    kernels.keep_freed_memory()
+    native.keep_freed_memory()
     calls, flops = contestants(*sizes)
     if flops:
         calls = {**calls, "sgemm": sgemm()}
@@ -115,8 +117,8 @@ def lstm(batch: int, time: int, backward: bool, inputs: int = 118, hidden: int =
 def sample(rows: int, choices: int) -> tuple[dict[str, Call], float]:
     logits, uniform = torch.randn(rows, choices), torch.rand(rows)
     return {
-        "fugu": lambda: kernels.sample_categorical(logits, uniform),
-        "torch": lambda: kernels.sample_categorical_reference(logits, uniform),
+        "fugu": lambda: sample_categorical(logits, uniform),
+        "torch": lambda: sample_categorical_reference(logits, uniform),
     }, 0
 
 

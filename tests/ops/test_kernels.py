@@ -6,41 +6,19 @@ import math
 import os
 import subprocess
 import sys
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
 from gymnasium import spaces as gs
 
 from fugu.native import native
-from fugu.ops import kernels
+from fugu.ops import kernels, sample
 from fugu.ops.ppo_loss import Loss, ppo_loss
 from fugu.policy.distribution import Distribution
 
-NAMES = (
-    "mlp_forward",
-    "mlp_backward",
-    "lstm_forward",
-    "lstm_backward",
-    "lstm_kept",
-    "sample_categorical",
-    "ppo_loss_categorical",
-)
 SETTINGS = {"clip": 0.2, "value_clip": 0.3, "value_coef": 0.5, "entropy_coef": 0.1}
 
 pytestmark = pytest.mark.skipif(native is None, reason="the native core is not built")
-
-
-@pytest.fixture(params=["avx512", "avx2", "portable"])
-def instructions(request, monkeypatch):
-    try:
-        native.lstm_kept(1, set=request.param)
-    except ValueError as error:
-        pytest.skip(str(error))
-    called = {name: partial(getattr(native, name), set=request.param) for name in NAMES}
-    monkeypatch.setattr("fugu.native.native", SimpleNamespace(**called))
-    return request.param
 
 
 def random(*shape: int, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
@@ -200,49 +178,6 @@ def test_what_was_before_a_first_row_never_comes_back(instructions):
     assert not any(grad.isnan().any() for grad in (grad_x, *grad_weights))
 
 
-# Sampling
-
-
-@pytest.mark.parametrize("rows, choices", [(1, 1), (1, 2), (1500, 5), (33, 19), (9, 300)])
-@pytest.mark.parametrize("masked", [False, True])
-def test_samples_equal_the_reference(instructions, rows, choices, masked):
-    logits, uniform = random(rows, choices, scale=3), torch.rand(rows, generator=torch.Generator().manual_seed(1))
-    mask = random(rows, choices, seed=2) > 0 if masked else None
-    action, logprob = kernels.sample_categorical(logits, uniform, mask)
-    expected, _ = kernels.sample_categorical_reference(logits.double(), uniform.double(), mask)
-    probability = kernels._masked(logits.double(), mask).softmax(-1)
-    gap = (probability.cumsum(-1) - uniform[:, None]).abs().amin(-1)
-    assert torch.equal(action[gap > 1e-6], expected[gap > 1e-6])
-    torch.testing.assert_close(logprob.double(), probability.gather(1, action[:, None])[:, 0].log(), rtol=1e-5, atol=1e-5)
-
-
-def test_samples_follow_the_distribution_and_the_mask(instructions):
-    logits = torch.tensor([0.0, 1.0, 2.0, 3.0]).expand(200_000, 4)
-    mask = torch.tensor([True, True, False, True]).expand(200_000, 4)
-    action, _ = kernels.sample_categorical(logits, torch.rand(200_000, generator=torch.Generator().manual_seed(0)), mask)
-    counts = action.bincount(minlength=4) / 200_000
-    exact = torch.tensor([1.0, math.e, 0.0, math.e**3]) / (1 + math.e + math.e**3)
-    assert counts[2] == 0
-    torch.testing.assert_close(counts, exact, rtol=0, atol=0.005)
-
-
-def test_the_ends_of_the_interval_give_possible_choices(instructions):
-    mask = torch.tensor([[False, True, True, False]] * 2)
-    action, _ = kernels.sample_categorical(torch.zeros(2, 4), torch.tensor([0.0, 1.0]), mask)
-    assert action.tolist() == [1, 2]
-
-
-def test_a_row_without_choices_is_uniform_and_nan_is_seen_in_the_logprob(instructions):
-    logits, uniform = random(3, 4), torch.tensor([0.6, 0.6, 0.6])
-    logits[1, 2] = math.nan
-    mask = torch.tensor([[False] * 4, [True] * 4, [True] * 4])
-    action, logprob = kernels.sample_categorical(logits, uniform, mask)
-    assert action[0] == 2
-    assert logprob[0].item() == pytest.approx(-math.log(4))
-    assert logprob.isnan().tolist() == [False, True, False]
-    assert 0 <= action[1] < 4
-
-
 # PPO loss
 
 
@@ -252,7 +187,7 @@ def ppo_case(rows: int, choices: int, masked: bool = False):
         mask = random(rows, choices, seed=8) > 0
         mask[torch.arange(rows), torch.arange(rows) % choices] = True
     logits = random(rows, choices, scale=2)
-    action, logprob = kernels.sample_categorical_reference(
+    action, logprob = sample.sample_categorical_reference(
         logits, torch.rand(rows, generator=torch.Generator().manual_seed(2)), mask
     )
     weight = torch.rand(rows, generator=torch.Generator().manual_seed(3))
@@ -350,7 +285,7 @@ def results(threads: int, monkeypatch) -> list[torch.Tensor]:
     outputs, grads = gradients(call_mlp(kernels.mlp), [random(3000, 4), *layers(4, 64, 64)])
     lstm_outputs, lstm_grads = gradients(kernels.lstm, tensors, first)
     loss = ppo_gradients(*ppo_case(5000, 4))
-    sampled = kernels.sample_categorical(random(5000, 4), random(5000, seed=1).sigmoid())
+    sampled = sample.sample_categorical(random(5000, 4), random(5000, seed=1).sigmoid())
     return [*outputs, *grads, *lstm_outputs, *lstm_grads, *loss, *sampled]
 
 

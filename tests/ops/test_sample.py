@@ -9,13 +9,17 @@ import torch
 from gymnasium import spaces as gs
 
 from fugu.algorithm.scale import ValueScale
-from fugu.ops import kernels
-from fugu.ops import sample_cuda as sample
+from fugu.gpu import use
+from fugu.ops import sample
 from fugu.policy.distribution import Distribution
 
 
 def random(*shape: int, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
     return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def forbidden(logits: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    return logits if mask is None else logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
 
 
 @pytest.mark.parametrize(("rows", "choices"), [(1, 1), (300, 2), (70, 18), (9, 300)])
@@ -24,9 +28,9 @@ def test_choices_are_those_of_the_reference(device: torch.device, rows: int, cho
     logits, uniform = random(rows, choices, scale=3), torch.rand(rows, generator=torch.Generator().manual_seed(1))
     mask = random(rows, choices, seed=2) > 0 if masked else None
     on_device = (logits.to(device), uniform.to(device), None if mask is None else mask.to(device))
-    action, logprob = (out.cpu() for out in kernels.sample_categorical(*on_device))
-    expected, _ = kernels.sample_categorical_reference(logits.double(), uniform.double(), mask)
-    probability = kernels._masked(logits.double(), mask).softmax(-1)
+    action, logprob = (out.cpu() for out in sample.sample_categorical(*on_device))
+    expected, _ = sample.sample_categorical_reference(logits.double(), uniform.double(), mask)
+    probability = forbidden(logits.double(), mask).softmax(-1)
     gap = (probability.cumsum(-1) - uniform[:, None]).abs().amin(-1)
     assert torch.equal(action[gap > 1e-6], expected[gap > 1e-6])
     torch.testing.assert_close(logprob.double(), probability.gather(1, action[:, None])[:, 0].log(), rtol=1e-5, atol=1e-5)
@@ -62,8 +66,8 @@ def test_the_distribution_samples_with_these_kernels(
     distribution = Distribution(space).to(device)
     params = random(64, distribution.size).to(device)
     called: list[str] = []
-    real = sample.kernel
-    monkeypatch.setattr(sample, "kernel", lambda *args: called.append(args[1]) or real(*args))
+    real = use.kernel
+    monkeypatch.setattr(use, "kernel", lambda *args: called.append(args[1]) or real(*args))
     generator = torch.Generator(device).manual_seed(0)
     action, logprob = distribution.sample_with_logprob(params, None, generator)
     assert called == ["sample_categorical" if distribution.heads else "sample_gaussian"]
@@ -90,3 +94,46 @@ def test_a_head_is_sampled_and_kept_in_one_launch(device: torch.device, dtype: t
     assert torch.equal(kept[0][:, 0], expected)
     torch.testing.assert_close(kept[1], expected_logprob, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(kept[2], scale.real(on_device[0][:, -1].float()), rtol=1e-6, atol=1e-6)
+
+
+# Natively, on every instruction set there is
+
+
+@pytest.mark.parametrize("rows, choices", [(1, 1), (1, 2), (1500, 5), (33, 19), (9, 300)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_samples_equal_the_reference(instructions, rows, choices, masked):
+    logits, uniform = random(rows, choices, scale=3), torch.rand(rows, generator=torch.Generator().manual_seed(1))
+    mask = random(rows, choices, seed=2) > 0 if masked else None
+    action, logprob = sample.sample_categorical(logits, uniform, mask)
+    expected, _ = sample.sample_categorical_reference(logits.double(), uniform.double(), mask)
+    probability = forbidden(logits.double(), mask).softmax(-1)
+    gap = (probability.cumsum(-1) - uniform[:, None]).abs().amin(-1)
+    assert torch.equal(action[gap > 1e-6], expected[gap > 1e-6])
+    torch.testing.assert_close(logprob.double(), probability.gather(1, action[:, None])[:, 0].log(), rtol=1e-5, atol=1e-5)
+
+
+def test_samples_follow_the_distribution_and_the_mask(instructions):
+    logits = torch.tensor([0.0, 1.0, 2.0, 3.0]).expand(200_000, 4)
+    mask = torch.tensor([True, True, False, True]).expand(200_000, 4)
+    action, _ = sample.sample_categorical(logits, torch.rand(200_000, generator=torch.Generator().manual_seed(0)), mask)
+    counts = action.bincount(minlength=4) / 200_000
+    exact = torch.tensor([1.0, math.e, 0.0, math.e**3]) / (1 + math.e + math.e**3)
+    assert counts[2] == 0
+    torch.testing.assert_close(counts, exact, rtol=0, atol=0.005)
+
+
+def test_the_ends_of_the_interval_give_possible_choices(instructions):
+    mask = torch.tensor([[False, True, True, False]] * 2)
+    action, _ = sample.sample_categorical(torch.zeros(2, 4), torch.tensor([0.0, 1.0]), mask)
+    assert action.tolist() == [1, 2]
+
+
+def test_a_row_without_choices_is_uniform_and_nan_is_seen_in_the_logprob(instructions):
+    logits, uniform = random(3, 4), torch.tensor([0.6, 0.6, 0.6])
+    logits[1, 2] = math.nan
+    mask = torch.tensor([[False] * 4, [True] * 4, [True] * 4])
+    action, logprob = sample.sample_categorical(logits, uniform, mask)
+    assert action[0] == 2
+    assert logprob[0].item() == pytest.approx(-math.log(4))
+    assert logprob.isnan().tolist() == [False, True, False]
+    assert 0 <= action[1] < 4

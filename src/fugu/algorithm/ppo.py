@@ -24,7 +24,7 @@ from fugu.errors import ConfigError
 from fugu.gpu.use import has_tensor_cores, ready
 from fugu.ops.advantage import estimate
 from fugu.ops.ppo_loss import by_importance, explained_variance, normalized, ppo_loss, row_weight, weighed
-from fugu.ops.sample_cuda import choose
+from fugu.ops.sample import choose
 from fugu.policy.actor_critic import ActorCritic, Output
 from fugu.rollout.batch import Batch, flat, time_major
 from fugu.rollout.device import Whole
@@ -91,7 +91,7 @@ class PPO:
         generator: torch.Generator | None = None,
     ) -> Act:
         distribution, generator = self.policy.distribution, generator or self.generator
-        if into is not None and self.policy.joint and ready(obs, first):
+        if into is not None and self.policy.joint:
             head, state = self.policy.joint_step(obs, state, first)
             moments = None if self.value_scale is None else self.value_scale.moments
             uniform = torch.rand(len(first), generator=generator, device=self.device)

@@ -18,8 +18,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fugu import native as core
-from fugu.gpu.use import ready
-from fugu.ops import sample_cuda as cuda_sample
 from fugu.ops.linear import linear, takes_half
 
 ACTIVATIONS = {"none": 0, "tanh": 1, "relu": 2}  # the numbers are those of learn.h
@@ -178,43 +176,6 @@ class _Lstm(torch.autograd.Function):
             (core.threads or torch.get_num_threads()),
         )
         return (grad_x, *grads, None)
-
-
-# Sampling --------------------------------------------------------------------------------------------------------------------------
-
-
-def sample_categorical(logits: Tensor, uniform: Tensor, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The choice (int64 [rows]) where ``uniform`` [rows] in [0, 1) falls in the distribution function, and its log-probability.
-
-    ``logits`` are [rows, choices]. Choices whose ``action_mask`` is False are never taken; a row without a choice left is uniform.
-    Not differentiable.
-    """
-    if ready(logits, uniform) and cuda_sample.block_of(cuda_sample.words_categorical(logits.shape[1])):
-        return cuda_sample.sample_categorical(logits.detach(), uniform, action_mask)
-    if not can_use_native(logits, uniform):
-        return sample_categorical_reference(logits, uniform, action_mask)
-    action = torch.empty(logits.shape[0], dtype=torch.int64)
-    logprob = torch.empty(logits.shape[0])
-    mask = None if action_mask is None else _array(action_mask)
-    core.native.sample_categorical(
-        _array(logits), mask, *_arrays((uniform, action, logprob)), (core.threads or torch.get_num_threads())
-    )
-    return action, logprob
-
-
-@torch.no_grad()
-def sample_categorical_reference(logits: Tensor, uniform: Tensor, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    logits = _masked(logits, action_mask)
-    weight = torch.exp(logits - logits.amax(-1, keepdim=True))
-    reached = weight.cumsum(-1)
-    before = torch.cat([torch.zeros_like(reached[:, :1]), reached[:, :-1]], -1)
-    takes = (before <= uniform[:, None] * reached[:, -1:]) & (weight > 0)
-    action = (takes * torch.arange(logits.shape[-1], device=logits.device)).amax(-1)
-    return action, torch.log_softmax(logits, -1).gather(-1, action[:, None]).squeeze(-1)
-
-
-def _masked(logits: Tensor, action_mask: Tensor | None) -> Tensor:
-    return logits if action_mask is None else logits.masked_fill(~action_mask, torch.finfo(logits.dtype).min)
 
 
 # Which way, and how tensors cross --------------------------------------------------------------------------------------------------

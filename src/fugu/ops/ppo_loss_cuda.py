@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fugu.gpu.use import block_of, blocks, kernel
-from fugu.ops.sample_cuda import words_categorical, words_gaussian
+from fugu.ops.sample import words_categorical, words_gaussian
 
 SUMS = ("policy", "value", "entropy", "kl", "clip_fraction", "ratio")
 MAX_BLOCKS = 1024

@@ -22,14 +22,10 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from fugu.errors import SpaceError
-from fugu.gpu.use import ready
-from fugu.ops.kernels import can_use_native, sample_categorical
-from fugu.ops.sample_cuda import block_of, sample_gaussian, words_gaussian
+from fugu.ops.sample import HALF_LOG_TAU, sample_categorical, sample_gaussian
 from fugu.policy.config import LOG_STD_RANGE
 from fugu.policy.env_action import EnvAction
 from fugu.spaces import Layout
-
-_HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
 class Distribution(nn.Module):
@@ -91,15 +87,13 @@ class Distribution(nn.Module):
         self, params: Tensor, action_mask: Tensor | None = None, generator: Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """``sample`` and the ``logprob`` of what it chose, in one pass for a single choice and, on a GPU, for real numbers."""
-        if params.dim() == 2 and (self.heads == self.dims == 1 or self.reals == self.dims):
-            checked = self._check(params).detach()
-            on_device = ready(checked)
-            if self.heads and (on_device or can_use_native(checked)):
-                action, logprob = sample_categorical(checked, self._uniform(checked[:, 0], generator), action_mask)
-                return action.unsqueeze(-1), logprob
-            if self.reals and on_device and block_of(words_gaussian(self.reals)):
-                noise = torch.empty_like(checked[:, : self.reals]).normal_(generator=generator)
-                return sample_gaussian(checked, noise)
+        if params.dim() == 2 and self.heads == self.dims == 1:
+            logits = self._check(params)
+            action, logprob = sample_categorical(logits, self._uniform(logits[:, 0], generator), action_mask)
+            return action.unsqueeze(-1), logprob
+        if params.dim() == 2 and self.reals == self.dims:
+            params = self._check(params)
+            return sample_gaussian(params, torch.empty_like(params[:, : self.reals]).normal_(generator=generator))
         action = self.sample(params, action_mask, generator)
         return action, self.logprob(params, action, action_mask)
 
@@ -195,7 +189,7 @@ class Distribution(nn.Module):
         if self.reals:
             mean, log_std = self._gaussian(params)
             z = (action[..., self.dims - self.reals :] - mean) * (-log_std).exp()
-            terms.append((-0.5 * z * z - log_std).sum(-1) - self.reals * _HALF_LOG_TAU)
+            terms.append((-0.5 * z * z - log_std).sum(-1) - self.reals * HALF_LOG_TAU)
         return terms
 
     def _other_entropy(self, params: Tensor) -> list[Tensor]:
@@ -204,7 +198,7 @@ class Distribution(nn.Module):
             bits = self._bits(params)
             terms.append((F.softplus(bits) - bits * bits.sigmoid()).sum(-1))
         if self.reals:
-            terms.append(self._gaussian(params)[1].sum(-1) + self.reals * (0.5 + _HALF_LOG_TAU))
+            terms.append(self._gaussian(params)[1].sum(-1) + self.reals * (0.5 + HALF_LOG_TAU))
         return terms
 
     def _uniform(self, like: Tensor, generator: Generator | None) -> Tensor:
