@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fugu import native
 from fugu.ops import kernels
+from fugu.ops import mlp as small
 from fugu.ops import ppo_loss as losses
 from fugu.ops.sample import sample_categorical, sample_categorical_reference
 from fugu.policy.distribution import Distribution
@@ -90,7 +91,7 @@ def mlp(rows: int, widths: tuple[int, ...], backward: bool) -> tuple[dict[str, C
     weights, biases = [leaf(out, into, scale=into**-0.5) for out, into in sizes], [leaf(out) for out, _ in sizes]
     grad = torch.randn(rows, widths[-1])
     calls = {}
-    for name, function in (("fugu", kernels.mlp), ("torch", kernels.mlp_reference)):
+    for name, function in (("fugu", small.mlp), ("torch", small.mlp_reference)):
         forward = lambda function=function: function(x, weights, biases, "tanh")  # noqa: E731
         calls[name] = trained(forward, grad, [*weights, *biases]) if backward else inferred(forward)
     products = sum(out * into for out, into in sizes)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fugu.ops import half, linear
 from fugu.ops.half import weights_stay
-from fugu.ops.kernels import mlp, mlp_reference
-from fugu.policy.layers import MLP, Linear
+from fugu.ops.mlp import mlp, mlp_reference
+from fugu.policy.net import MLP, Linear
 
 
 @pytest.fixture(autouse=True)
@@ -88,3 +88,9 @@ def test_weights_that_stay_are_rounded_once(device: torch.device, monkeypatch: p
         head.bias.zero_()
         assert torch.equal(head(encoder(x)), torch.zeros_like(outs[0]))
     assert set(head.state_dict()) == {"weight", "bias"}
+
+
+def test_rows_of_integers_are_left_to_torch(device: torch.device) -> None:
+    weights, biases = layers(device, 4, 8)
+    assert linear.takes_half(torch.zeros(3, 4, device=device), *weights, *biases)
+    assert not linear.takes_half(torch.zeros(3, 4, dtype=torch.int8, device=device), *weights, *biases)

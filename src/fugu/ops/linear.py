@@ -1,8 +1,8 @@
-"""Fully connected layers in bfloat16 on the device: ``activation(x @ weight.T + bias)``, with sums in float32.
+"""A fully connected layer, ``x @ weight.T + bias``: torch's, or on a GPU under autocast kernels of our own beside torch's product.
 
-torch multiplies. What is done here is what would otherwise cost as much as the product: rows and weights get as many numbers as the
-fast kernels for products want (a multiple of ``ALIGNED``, with zeros), the activation's gradient and the bias's are one pass over
-memory, and in a rollout weights are rounded once (``half.py``).
+In bfloat16 torch multiplies, with sums in float32. What is done here is what would otherwise cost as much as the product: rows and
+weights get as many numbers as the fast kernels for products want (a multiple of ``ALIGNED``, with zeros), the activation's gradient
+and the bias's are one pass over memory, and in a rollout weights are rounded once (``half.py``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fugu.gpu.use import blocks, kernel, ready
+from fugu.gpu import use
 from fugu.ops.half import dtype_of_products, kept
 from fugu.ops.sequence import boxed, wide
 
@@ -26,19 +26,27 @@ THREADS, SUM_BLOCKS = 256, 512
 """of a sum over rows, whatever the card: how it is split is part of what is computed"""
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return ``x [*rows, inputs]`` through the layer, ``[*rows, outputs]``."""
+    if (x.is_cuda or use.emulated) and takes_half(x, weight, bias):
+        return half_linear(x, weight, bias)
+    return F.linear(x, weight, bias)
+
+
 def takes_half(x: Tensor, *parameters: Tensor) -> bool:
-    """Whether ``linear`` is to be used: under autocast to bfloat16, on a device with our kernels."""
+    """Say whether ``half_linear`` is to be used: under autocast to bfloat16, on a device with our kernels."""
     return (
-        ready(x, half=True)
+        x.is_floating_point()
+        and use.ready(x, half=True)
         and dtype_of_products(x) == torch.bfloat16
         and x.dim() in (2, 3)
         and x.numel() > 0
-        and ready(*parameters)
+        and use.ready(*parameters)
     )
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor, activation: str = "none") -> Tensor:
-    """``x [rows, inputs]`` or ``[steps, rows, inputs]``, however its rows lie in memory -> the same with ``outputs``, bfloat16."""
+def half_linear(x: Tensor, weight: Tensor, bias: Tensor, activation: str = "none") -> Tensor:
+    """Return bfloat16 ``[rows, outputs]`` or ``[steps, rows, outputs]``, wherever the rows of ``x`` lie in memory."""
     return _Linear.apply(x, weight, bias, activation)
 
 
@@ -72,7 +80,7 @@ class _Linear(torch.autograd.Function):
 
 
 def half_rows(x: Tensor) -> Tensor:
-    """``[rows, inputs]``, or ``[steps, rows, inputs]`` one after the other, as bfloat16 with inputs padded."""
+    """Return ``[rows, inputs]``, or ``[steps, rows, inputs]`` one after the other, as bfloat16 with inputs padded."""
     width = x.shape[-1]
     if x.dtype == torch.bfloat16 and width % ALIGNED == 0 and x.is_contiguous():
         return x.flatten(0, -2)
@@ -80,30 +88,30 @@ def half_rows(x: Tensor) -> Tensor:
     x = x if x.dim() == 3 else x.unsqueeze(0)
     outer, inner, size = x.shape[0], x.shape[1], _up(width)
     out = x.new_empty(outer * inner, size, dtype=torch.bfloat16)
-    run = kernel("columns.h", "half_rows", "spiiii", x.device, *wide(x, size=width))
-    run(blocks(out.numel() // 4, THREADS), THREADS, boxed(x), out, inner, len(out), width, size)
+    run = use.kernel("columns.h", "half_rows", "spiiii", x.device, *wide(x, size=width))
+    run(use.blocks(out.numel() // 4, THREADS), THREADS, boxed(x), out, inner, len(out), width, size)
     return out
 
 
 def padded(weight: Tensor) -> Tensor:
-    """A weight or bias in bfloat16, with zeros so that every axis is a multiple of ``ALIGNED``."""
+    """Return a weight or bias in bfloat16, with zeros so that every axis is a multiple of ``ALIGNED``."""
     missing = [pad for size in reversed(weight.shape) for pad in (0, _up(size) - size)]
     half = weight.to(torch.bfloat16)
     return F.pad(half, missing) if any(missing) else half.contiguous()
 
 
 def summed(d: Tensor, y: Tensor | None = None, activation: int = 0) -> tuple[Tensor, Tensor]:
-    """``d [rows, size]``, a gradient, and its sum over rows in float32; with ``y``, what ``activation`` put out, both before that."""
+    """Return ``d [rows, size]``, a gradient, and its sum over rows in float32; with ``y``, what ``activation`` put out, before that."""
     rows, size = d.shape
     total = torch.empty(size, dtype=torch.float32, device=d.device)
     before = d if y is None else torch.empty_like(d)
     given = wide(d, *([] if y is None else [y]), size=size)
     across = size // 4 if "FUGU_WIDE 4" in given else size
-    grid = min(blocks(rows, max(1, THREADS // across)), SUM_BLOCKS)
+    grid = min(use.blocks(rows, max(1, THREADS // across)), SUM_BLOCKS)
     partial = torch.empty(grid, size, dtype=torch.float32, device=d.device)
-    first = kernel("columns.h", "column_sums", "ppippii", d.device, *given)
-    first((grid, blocks(across, THREADS)), THREADS, d, y, activation, None if y is None else before, partial, rows, size)
-    kernel("columns.h", "add_partials", "ppii", d.device)(blocks(size, 32), THREADS, partial, total, grid, size)
+    first = use.kernel("columns.h", "column_sums", "ppippii", d.device, *given)
+    first((grid, use.blocks(across, THREADS)), THREADS, d, y, activation, None if y is None else before, partial, rows, size)
+    use.kernel("columns.h", "add_partials", "ppii", d.device)(use.blocks(size, 32), THREADS, partial, total, grid, size)
     return before, total
 
 

@@ -141,7 +141,7 @@ def choose(
     logprob: Tensor,
     value: Tensor,
 ) -> None:
-    """Sample ``head`` [rows, choices + 1], logits and the value, and write ``action`` int64 [rows, 1], ``logprob`` and ``value`` [rows].
+    """Sample ``head`` [rows, choices + 1], logits and the value; write ``action`` int64 [rows, 1], ``logprob`` and ``value`` [rows].
 
     Rows of ``head`` may lie apart. With ``moments`` the head's value is in units of those, and what is written is real.
     """

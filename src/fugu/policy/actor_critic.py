@@ -16,13 +16,11 @@ from torch import Tensor, nn
 
 from fugu.errors import ConfigError
 from fugu.gpu.use import ready
-from fugu.native import native
-from fugu.ops.kernels import ACTIVATIONS as NATIVE_ACTIVATIONS
-from fugu.ops.linear import takes_half
+from fugu.ops.mlp import runs_natively
 from fugu.policy.choices import Drawn, Judged
 from fugu.policy.config import PolicyConfig
 from fugu.policy.distribution import Distribution
-from fugu.policy.encoder import is_real
+from fugu.policy.encoder import is_real, is_vector
 from fugu.policy.load import build_net, try_net
 from fugu.policy.net import DefaultNet
 from fugu.policy.normalize import RunningMoments
@@ -83,17 +81,18 @@ class ActorCritic(nn.Module):
             else {}
         )
         """by index of the leaf; empty unless observations are normalised"""
+        self._is_vector = is_vector(observation_space) and not self.moments
+        """whether a row is the observation as the network gets it"""
         zeros = torch.from_numpy(self.obs_layout.zeros(2))
         core_size = None if self.core is None else config.core_size
         try_net(self.net, config.net, self.structured(zeros), core_size, self.distribution.size)
 
     @property
     def computed_natively(self) -> bool:
-        """Whether nearly all of the work is done by the kernels of ``kernels.py``."""
-        if native is None or not isinstance(self.net, DefaultNet) or isinstance(self.core, MinGRU):
+        """Whether nearly all of the work is done by native kernels."""
+        if not isinstance(self.net, DefaultNet) or isinstance(self.core, MinGRU) or self.net.encoder.convolves:
             return False
-        on_cpu = next(self.parameters()).device.type == "cpu"
-        return on_cpu and self.net.trunk.activation in NATIVE_ACTIVATIONS and not self.net.encoder.convolves
+        return runs_natively(next(self.parameters()), self.net.trunk.activation)
 
     def initial_state(self, n: int, device: torch.device | str | None = None) -> Tensor:
         """``[n, state_size]``: the memory at the start of an episode."""
@@ -147,10 +146,9 @@ class ActorCritic(nn.Module):
         return Output(params.unflatten(0, times).transpose(0, 1), value.reshape(times).t(), state)
 
     def _encoded(self, obs: Tensor) -> Tensor:
-        """``net.encode`` of ``[T, B, *row]``, rows of one time one after the other."""
-        reads_rows = isinstance(self.net, DefaultNet) and self.net.reads_rows and not self.moments
-        if reads_rows and obs.dim() == 3 and takes_half(obs, *self.net.trunk.parameters()):
-            return self.net.trunk(obs)  # wherever they lie: that saves a copy
+        """Return ``net.encode`` of ``[T, B, *row]``, rows of one time one after the other."""
+        if isinstance(self.net, DefaultNet) and self.net.reads_rows:
+            return self.net.encode(self.structured(obs))  # wherever the rows lie: that may save a copy
         return self.net.encode(self.structured(obs.flatten(0, 1))).unflatten(0, obs.shape[:2])
 
     def _remember(self, advance: Advance, hidden: Tensor, state: Tensor | None, first: Tensor) -> tuple[Tensor, Tensor]:
@@ -205,7 +203,9 @@ class ActorCritic(nn.Module):
             moments.update(leaves[int(index)], mask)  # type: ignore[operator]
 
     def structured(self, rows: Tensor) -> Any:
-        """Rows as the space's own structure, reals normalised if asked for; otherwise views."""
+        """Return rows as the space's own structure, reals normalised if asked for; otherwise views."""
+        if self._is_vector and rows.dtype is torch.float32 and rows.shape[-1:] == self.obs_layout.row_shape:
+            return rows
         leaves = leaf_tensors(self.obs_layout, rows)
         for index, moments in self.moments.items():
             leaves[int(index)] = moments(leaves[int(index)])

@@ -20,7 +20,8 @@ from fugu.errors import ConfigError
 from fugu.policy.actor_critic import ActorCritic, Output
 from fugu.policy.config import PolicyConfig
 from fugu.policy.encoder import Encoder, is_real
-from fugu.policy.layers import MLP, VALUE_GAIN, Linear, orthogonal
+from fugu.policy.layers import VALUE_GAIN, orthogonal
+from fugu.policy.net import MLP, Linear
 from fugu.policy.normalize import RunningMoments
 from fugu.rollout.batch import time_major
 from fugu.spaces import Layout

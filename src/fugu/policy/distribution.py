@@ -61,6 +61,9 @@ class Distribution(nn.Module):
         self.register_buffer("columns", columns.flatten(), persistent=False)
         self.only_categorical = self.heads == self.dims
         self.env_action = EnvAction(self.layout)
+        plain = isinstance(action_space, gs.Discrete) and action_space.start == 0
+        self._row_dtype = self.env_action.row_dtype if plain else None
+        """of one choice that the environment counts from 0 as well"""
 
     def sample(self, params: Tensor, action_mask: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """``action [*batch, dims]``; all randomness comes from ``generator`` (None: torch's own)."""
@@ -140,7 +143,9 @@ class Distribution(nn.Module):
         return _total(logprobs + self._other_logprob(params, action)), _total(entropies + self._other_entropy(params))
 
     def to_env(self, action: Tensor) -> Tensor:
-        """``action [*batch, dims]`` -> rows ``[*batch, *row_shape]`` of the action layout."""
+        """Return rows ``[*batch, *row_shape]`` of the action layout for ``action [*batch, dims]``."""
+        if self._row_dtype is not None:
+            return action.to(self._row_dtype).reshape(action.shape[:-1])
         return self.env_action(action)
 
     def _check(self, params: Tensor) -> Tensor:

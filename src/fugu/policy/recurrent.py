@@ -22,7 +22,8 @@ from fugu.native import native
 from fugu.ops import lstm_cuda as cuda_lstm
 from fugu.ops.kernels import can_use_native, lstm
 from fugu.ops.mingru import mingru, mingru_step
-from fugu.policy.layers import Linear, orthogonal
+from fugu.policy.layers import orthogonal
+from fugu.policy.net import Linear
 
 sigmoid_backward = torch.ops.aten.sigmoid_backward
 tanh_backward = torch.ops.aten.tanh_backward
