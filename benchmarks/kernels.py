@@ -1,6 +1,6 @@
 """Claims about the CPU kernels of PPO, beside torch: python benchmarks/kernels.py [CASE...] [--out FILE]
 
-Each kernel of `fugu.ops.kernels` against its torch reference on the same data: the MLPs 4-64-64 and 118-128 forward and backward
+Each native kernel of `fugu.ops` against its torch reference on the same data: the MLPs 4-64-64 and 118-128 forward and backward
 over 32,768 rows and forward alone over 4,096; the LSTM-128 with 118 inputs over 512 sequences of 64 rows, forward and backward, and
 a single step of 2,048 rows, beside torch's own `nn.LSTM` too; sampling from and the PPO loss of 4 choices over 32,768 rows. Beside
 them the sgemm rate of torch on the same cores, which the rates of MLP and LSTM are shares of. Times are milliseconds, on one and on
@@ -20,7 +20,7 @@ from gymnasium import spaces as gs
 from torch import Tensor
 
 from fugu import native
-from fugu.ops import kernels
+from fugu.ops import lstm as memory
 from fugu.ops import mlp as small
 from fugu.ops import ppo_loss as losses
 from fugu.ops.sample import sample_categorical, sample_categorical_reference
@@ -105,7 +105,7 @@ def lstm(batch: int, time: int, backward: bool, inputs: int = 118, hidden: int =
     module = torch.nn.LSTM(inputs, hidden, batch_first=True)
     grad = torch.randn(batch, time, hidden)
     calls = {}
-    for name, function in (("fugu", kernels.lstm), ("torch", kernels.lstm_reference)):
+    for name, function in (("fugu", memory.lstm), ("torch", memory.lstm_reference)):
         forward = lambda function=function: function(x, *weights, state, first)[0]  # noqa: E731
         calls[name] = trained(forward, grad, [x, *weights]) if backward else inferred(forward)
     whole = lambda: module(x)[0]  # noqa: E731

@@ -12,7 +12,8 @@ import torch
 from gymnasium import spaces as gs
 
 from fugu.native import native
-from fugu.ops import kernels, sample
+from fugu.ops import sample
+from fugu.ops.lstm import lstm, lstm_reference
 from fugu.ops.mlp import mlp, mlp_reference
 from fugu.ops.ppo_loss import Loss, ppo_loss
 from fugu.policy.distribution import Distribution
@@ -141,7 +142,7 @@ def lstm_case(batch: int, time: int, inputs: int, hidden: int, often: float = 0.
 @pytest.mark.parametrize("often", [0.0, 0.2, 1.0])
 def test_lstm_and_its_gradients_equal_the_reference(instructions, shape, often):
     tensors, first = lstm_case(*shape, often)
-    assert_same(kernels.lstm, kernels.lstm_reference, tensors, first, tolerance=1e-5)
+    assert_same(lstm, lstm_reference, tensors, first, tolerance=1e-5)
 
 
 def test_lstm_equals_torch(instructions):
@@ -151,16 +152,16 @@ def test_lstm_equals_torch(instructions):
         for parameter, ours in zip(module.parameters(), (weight_ih, weight_hh, bias, torch.zeros_like(bias)), strict=True):
             parameter.copy_(ours)
         out, (h, c) = module(x, tuple(half.unsqueeze(0).contiguous() for half in state.chunk(2, -1)))
-    ours, new_state = kernels.lstm(x, weight_ih, weight_hh, bias, state, first)
+    ours, new_state = lstm(x, weight_ih, weight_hh, bias, state, first)
     torch.testing.assert_close(ours, out, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(new_state, torch.cat([h[0], c[0]], -1), rtol=1e-5, atol=1e-5)
 
 
 def test_lstm_step_by_step_equals_the_sequence(instructions):
     (x, *weights, state), first = lstm_case(60, 9, 7, 16)
-    whole, last = kernels.lstm(x, *weights, state, first)
+    whole, last = lstm(x, *weights, state, first)
     for t in range(9):
-        h, state = kernels.lstm(x[:, t : t + 1], *weights, state, first[:, t : t + 1])
+        h, state = lstm(x[:, t : t + 1], *weights, state, first[:, t : t + 1])
         assert torch.equal(h[:, 0], whole[:, t])
     assert torch.equal(state, last)
 
@@ -170,9 +171,9 @@ def test_what_was_before_a_first_row_never_comes_back(instructions):
     first[:, (0, 3)] = True
     state[:] = math.nan
     outputs, (grad_x, *grad_weights, grad_state) = gradients(
-        lambda *tensors: kernels.lstm(*tensors, first)[0][:, 3:], [x, *weights, state]
+        lambda *tensors: lstm(*tensors, first)[0][:, 3:], [x, *weights, state]
     )
-    alone, _ = kernels.lstm(x[:, 3:], *weights, torch.zeros_like(state), first[:, 3:])
+    alone, _ = lstm(x[:, 3:], *weights, torch.zeros_like(state), first[:, 3:])
     assert torch.equal(outputs[0], alone)
     assert (grad_state == 0).all()
     assert (grad_x[:, :3] == 0).all()
@@ -284,7 +285,7 @@ def results(threads: int, monkeypatch) -> list[torch.Tensor]:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     tensors, first = lstm_case(200, 3, 5, 16)
     outputs, grads = gradients(call_mlp(mlp), [random(3000, 4), *layers(4, 64, 64)])
-    lstm_outputs, lstm_grads = gradients(kernels.lstm, tensors, first)
+    lstm_outputs, lstm_grads = gradients(lstm, tensors, first)
     loss = ppo_gradients(*ppo_case(5000, 4))
     sampled = sample.sample_categorical(random(5000, 4), random(5000, seed=1).sigmoid())
     return [*outputs, *grads, *lstm_outputs, *lstm_grads, *loss, *sampled]

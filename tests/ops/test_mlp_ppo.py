@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fugu.algorithm.scale import ValueScale
 from fugu.ops import mlp_ppo as mlp
-from fugu.ops.kernels import mlp_reference
+from fugu.ops.mlp import mlp_reference
 from fugu.ops.mlp_plan import MlpShape
 from fugu.ops.ppo_loss import normalized, ppo_loss_of, row_weight
 from fugu.policy.normalize import RunningMoments

@@ -18,9 +18,9 @@ from fugu.gpu import libraries
 from fugu.gpu.module import EXACT, cubin
 from fugu.ops import mlp_ppo as mlp
 from fugu.ops import mlp_rollout
-from fugu.ops.kernels import sample_categorical_reference
 from fugu.ops.mlp_plan import Card, MlpShape, Plan, moments_of, parameters_of, plan_rollout, shape_of
 from fugu.ops.mlp_rollout import RolloutSlabs
+from fugu.ops.sample import sample_categorical_reference
 from fugu.policy.actor_critic import ActorCritic, make_policy
 from fugu.policy.config import PolicyConfig
 from fugu.rollout.device import DeviceRollout

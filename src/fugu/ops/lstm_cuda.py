@@ -1,4 +1,4 @@
-"""An LSTM on the device. ``policy/recurrent.py`` says what is computed.
+"""An LSTM on the device. ``ops/lstm.py`` says what is computed.
 
 Shapes: ``x [T, B, I]``, ``state [B, 2H]`` (h and c), ``first [T, B]``, weights as ``LSTM`` has them. Cells and states are float32.
 Products are in float32 (tf32, where torch is told so): torch multiplies, and the rest of a step is one launch. Under autocast they
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fugu.gpu.use import blocks, kernel
+from fugu.gpu import use
 from fugu.ops.half import dtype_of_products, kept, rounded
 from fugu.ops.linear import summed
 from fugu.ops.sequence import boxed, channels_last, wide
@@ -25,14 +25,14 @@ THREADS = 256
 def lstm(
     x: Tensor, state: Tensor, first: Tensor, weight_in: Tensor, weight_state: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """``out [T, B, H]`` and the state after the last step; gradients flow to all but ``first``."""
+    """Return ``out [T, B, H]`` and the state after the last step; gradients flow to all but ``first``."""
     return _LSTM.apply(x, state, first, weight_in, weight_state, bias)
 
 
 def lstm_step(
     x: Tensor, state: Tensor, first: Tensor, weight_in: Tensor, weight_state: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One step without gradients: ``x [B, I]``, ``first [B]`` -> ``out [B, H]`` and the new state. One product, two launches."""
+    """Return ``out [B, H]`` of one row ``x [B, I]``, without gradients, and the new state: one product, two launches."""
     dtype, size = dtype_of_products(x), weight_state.shape[1]
     x, state = channels_last(x.to(dtype)), state.contiguous()
     rows, inputs = x.shape
@@ -42,19 +42,19 @@ def lstm_step(
     joined = x.new_empty(rows, inputs + size)
     given = wide(x, state, size=inputs | size)  # multiples of 4 both, or not
     fours = 4 if "FUGU_WIDE 4" in given else 1
-    join = kernel("lstm_step.h", "lstm_join", "pqpqpqpiii", x.device, *given)
+    join = use.kernel("lstm_step.h", "lstm_join", "pqpqpqpiii", x.device, *given)
     sources = (x, x.stride(0), state, 2 * size, first, first.stride(0))
-    join(blocks(rows * (inputs + size) // fours, THREADS), THREADS, *sources, joined, rows, inputs, size)
+    join(use.blocks(rows * (inputs + size) // fours, THREADS), THREADS, *sources, joined, rows, inputs, size)
     gates = F.linear(joined, weight, rounded(bias, dtype))
     out, after = x.new_empty(rows, size), torch.empty_like(state)
-    cell = kernel("lstm_step.h", "lstm_cell", "ppqpqppii", x.device, *given)
+    cell = use.kernel("lstm_step.h", "lstm_cell", "ppqpqppii", x.device, *given)
     before = (state[:, size:], 2 * size, first, first.stride(0))
-    cell(blocks(rows * size // fours, THREADS), THREADS, gates, *before, out, after, rows, size)
+    cell(use.blocks(rows * size // fours, THREADS), THREADS, gates, *before, out, after, rows, size)
     return out, after
 
 
 def can_scan(size: int) -> bool:
-    """Whether the recurrent weights fit the registers of a block."""
+    """Say whether the recurrent weights fit the registers of a block."""
     return size % 16 == 0 and size <= 128
 
 
@@ -117,7 +117,7 @@ def _loop_backward(
     d_last: Tensor | None,
     wants_state: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradients of the gates and of the state at the start."""
+    """Return the gradients of the gates and of the state at the start."""
     steps, rows, size = cells.shape
     d_gates, dc, stride = torch.empty_like(gates), torch.empty_like(cells[0]), first.stride(1)
     dh: Tensor | None = None
@@ -140,11 +140,11 @@ def _loop_backward(
 def _scan_forward(
     gates: Tensor, state: Tensor, first: Tensor, weight_state: Tensor, *, keeps: bool
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """``out``, the last state, and for the way back ``gates`` (written over), cells and h as each step takes it."""
+    """Return ``out``, the last state, and for the way back ``gates`` (written over), cells and h as each step takes it."""
     (steps, rows), size = gates.shape[:2], weight_state.shape[1]
     out, last = gates.new_empty(steps, rows, size), torch.empty_like(state)
     h_in, cells = (torch.empty_like(out), state.new_empty(steps, rows, size)) if keeps else (None, None)
-    run = kernel("lstm_scan.h", "lstm_scan_forward", "pppsppppiii", gates.device, f"FUGU_SIZE {size}")
+    run = use.kernel("lstm_scan.h", "lstm_scan_forward", "pppsppppiii", gates.device, f"FUGU_SIZE {size}")
     inputs = (gates, weight_state.contiguous(), state, boxed(first))
     run(_scan_grid(rows, gates.device), 2 * size, *inputs, out, h_in, cells, last, int(keeps), steps, rows)
     return out, last, (gates, cells, h_in) if cells is not None and h_in is not None else ()
@@ -162,20 +162,20 @@ def _scan_backward(
 ) -> tuple[Tensor, Tensor | None]:
     steps, rows, size = cells.shape
     d_gates, d_state = torch.empty_like(gates), torch.empty_like(state) if wants_state else None
-    run = kernel("lstm_scan.h", "lstm_scan_backward", "ppppsppppii", gates.device, f"FUGU_SIZE {size}")
+    run = use.kernel("lstm_scan.h", "lstm_scan_backward", "ppppsppppii", gates.device, f"FUGU_SIZE {size}")
     inputs = (gates, cells, state, weight_state.contiguous(), boxed(first), d_out, d_last)
     run(_scan_grid(rows, gates.device), 2 * size, *inputs, d_gates, d_state, steps, rows)
     return d_gates, d_state
 
 
 def _scan_grid(rows: int, device: torch.device) -> int:
-    """A block fills a multiprocessor; it takes one tile of 16 segments after the other."""
+    """Return the number of blocks: one fills a multiprocessor and takes one tile of 16 segments after the other."""
     multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
-    return min(blocks(rows, 16), multiprocessors)
+    return min(use.blocks(rows, 16), multiprocessors)
 
 
 def _launch(name: str, signature: str, like: Tensor, *arguments: Any) -> None:
-    """``like`` tells the device and the type of numbers; the last two arguments are rows and size."""
+    """Launch a kernel; ``like`` tells the device and the type of numbers, the last two arguments are rows and size."""
     defines = ("FUGU_BF16 1",) if like.dtype == torch.bfloat16 else ()
     rows, size = arguments[-2:]
-    kernel("lstm.h", name, signature, like.device, *defines)(blocks(rows * size, THREADS), THREADS, *arguments)
+    use.kernel("lstm.h", name, signature, like.device, *defines)(use.blocks(rows * size, THREADS), THREADS, *arguments)

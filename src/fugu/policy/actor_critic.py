@@ -7,7 +7,6 @@ and the memory after the last row. Without a memory ``state_size`` is 0 and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +14,6 @@ from gymnasium import spaces as gs
 from torch import Tensor, nn
 
 from fugu.errors import ConfigError
-from fugu.gpu.use import ready
 from fugu.ops.mlp import runs_natively
 from fugu.policy.choices import Drawn, Judged
 from fugu.policy.config import PolicyConfig
@@ -28,8 +26,6 @@ from fugu.policy.recurrent import LSTM, MinGRU
 from fugu.rollout.batch import flat, time_major, unflat
 from fugu.spaces import Layout
 from fugu.spaces.views import leaf_tensors
-
-Advance = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Output(NamedTuple):
@@ -124,7 +120,7 @@ class ActorCritic(nn.Module):
         if self.core is None:
             params, value = self._whole(obs)
         else:
-            hidden, state = self._remember(self.core.step, self.net.encode(self.structured(obs)), state, first)
+            hidden, state = self.core.step(self.net.encode(self.structured(obs)), state, first)
             params, value = self.net.decode(hidden)
         return Output(params, value.reshape(first.shape), state)
 
@@ -133,15 +129,15 @@ class ActorCritic(nn.Module):
             by_time = time_major(first)
             params, value = self._whole(flat(obs, by_time))
             return Output(unflat(params, first, by_time), unflat(value.reshape(-1), first, by_time), state)
-        if self.core.takes_segments(obs.device):
+        if self.core.takes_segments:
             hidden = self.net.encode(self.structured(obs.flatten(0, 1))).unflatten(0, first.shape)
-            out, state = self._remember(self.core.sequence, hidden, state, first)
+            out, state = self.core.sequence(hidden, state, first)
             params, value = self.net.decode(out.flatten(0, 1))
             return Output(params.unflatten(0, first.shape), value.reshape(first.shape), state)
         # this core goes row by row, so rows of one time lie together from here on; its transposing back costs nothing then
         times = first.t().shape
         hidden = self._encoded(obs.transpose(0, 1))  # [T, B, hidden_size]
-        out, state = self._remember(self.core.sequence, hidden.transpose(0, 1), state, first)
+        out, state = self.core.sequence(hidden.transpose(0, 1), state, first)
         params, value = self.net.decode(out.transpose(0, 1).flatten(0, 1))
         return Output(params.unflatten(0, times).transpose(0, 1), value.reshape(times).t(), state)
 
@@ -150,14 +146,6 @@ class ActorCritic(nn.Module):
         if isinstance(self.net, DefaultNet) and self.net.reads_rows:
             return self.net.encode(self.structured(obs))  # wherever the rows lie: that may save a copy
         return self.net.encode(self.structured(obs.flatten(0, 1))).unflatten(0, obs.shape[:2])
-
-    def _remember(self, advance: Advance, hidden: Tensor, state: Tensor | None, first: Tensor) -> tuple[Tensor, Tensor]:
-        """``core.step`` or ``core.sequence``; on a CPU always in float32, which the kernels of a memory compute there."""
-        assert state is not None
-        if not self.in_bf16 or ready(state):
-            return advance(hidden, state, first)
-        with torch.autocast("cpu", enabled=False):
-            return advance(hidden.float(), state, first)
 
     def _whole(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Parameters and values of ``rows [N, *row]`` without a core between encoder and heads."""
