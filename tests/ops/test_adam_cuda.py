@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from fugu.errors import FuguError
-from fugu.ops.adam import Adam
-from fugu.ops.adam_cuda import DeviceAdam
+from fugu.ops.adam import Adam, DeviceAdam
 from fugu.trainer.config import OptimizerConfig
 from fugu.trainer.optimizer import Optimizer
 

@@ -10,7 +10,7 @@ from gymnasium import spaces as gs
 from torch import Tensor, nn
 
 from fugu.advantage import gae
-from fugu.ops.adam_cuda import DeviceAdam
+from fugu.ops.adam import DeviceAdam
 from fugu.ops.ppo_loss import ppo_loss, weighed
 from fugu.policy import LSTM, MinGRU
 from fugu.policy.distribution import Distribution

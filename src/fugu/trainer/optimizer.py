@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fugu.errors import ConfigError
-from fugu.gpu.use import ready
-from fugu.ops.adam import Adam
-from fugu.ops.adam_cuda import DeviceAdam
+from fugu.ops.adam import Adam, DeviceAdam, make_adam
 from fugu.trainer.config import OptimizerConfig
 
 
@@ -92,9 +90,9 @@ class Part:
         self.adam: Adam | DeviceAdam | None = None
         self.muon: torch.optim.Optimizer | None = None
         if rest:
-            kind = DeviceAdam if not hidden and ready(*rest) else Adam
-            self.adam = kind(
+            self.adam = make_adam(
                 rest,
+                alone=not hidden,
                 learning_rate=config.learning_rate,
                 betas=(config.beta1, config.beta2),
                 eps=config.eps,
