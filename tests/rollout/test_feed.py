@@ -11,7 +11,7 @@ import torch
 
 import fugu
 from fugu.gpu import emulation
-from fugu.rollout.batch import time_major
+from fugu.ops.gather import time_major
 from fugu.rollout.feed import Feed
 from fugu.rollout.onpolicy import Act, OnPolicy, Stopped
 from fugu.vector.vecenv import env_seeds

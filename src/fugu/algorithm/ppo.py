@@ -23,10 +23,11 @@ from fugu.algorithm.scale import RewardScale, ValueScale
 from fugu.errors import ConfigError
 from fugu.gpu.use import has_tensor_cores, ready
 from fugu.ops.advantage import estimate
+from fugu.ops.gather import flat, time_major
 from fugu.ops.ppo_loss import by_importance, explained_variance, normalized, ppo_loss, row_weight, weighed
 from fugu.ops.sample import choose
 from fugu.policy.actor_critic import ActorCritic, Output
-from fugu.rollout.batch import Batch, flat, time_major
+from fugu.rollout.batch import Batch
 from fugu.rollout.device import Whole
 from fugu.rollout.onpolicy import Act
 from fugu.vector.device import DeviceVec

@@ -27,10 +27,11 @@ from fugu.algorithm.ppo import PPO, gae_of, may_wait
 from fugu.algorithm.scale import RewardScale, ValueScale
 from fugu.emulation.env import cost_metric
 from fugu.errors import ConfigError
+from fugu.ops.gather import flat, time_major, unflat
 from fugu.ops.ppo_loss import by_importance, explained_variance, row_weight
 from fugu.policy.actor_critic import ActorCritic
 from fugu.policy.critic import Critic
-from fugu.rollout.batch import Batch, flat, time_major, unflat
+from fugu.rollout.batch import Batch
 from fugu.rollout.onpolicy import Act
 from fugu.vector.device import DeviceVec
 from fugu.vector.vecenv import VecEnv

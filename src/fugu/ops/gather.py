@@ -1,7 +1,8 @@
-"""Segments of a rollout on the device, picked by number: all columns of a batch in one launch.
+"""Rows of segments in memory: segments picked by number, and ``[segments, horizon]`` in either order as one axis of rows.
 
-In: columns as ``rollout/batch.py`` has them, ``[segments, horizon, ...]`` or ``[segments, ...]``, the former step by step in memory.
-Out: the same for the segments that were picked, step by step in memory again. ``copy_all`` is the same without picking.
+In: columns as ``rollout/batch.py`` has them, ``[segments, horizon, ...]`` or, those named in ``once``, ``[segments, ...]``. The memory
+of the former goes segment by segment or step by step; copies lie in memory as the originals do. On a GPU, where segments of a step are
+neighbours, all columns of a batch are copied in one launch.
 """
 
 from __future__ import annotations
@@ -9,22 +10,69 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from fugu.errors import ConfigError
-from fugu.gpu.use import blocks, kernel, ready
+from fugu.gpu import use
 
 COLUMNS, MAX_BLOCKS = 32, 1024
 _PICKED = struct.Struct("=QQqqiiii")
 
 
+def pick(columns: Mapping[str, Tensor], index: Tensor, lead: Tensor, *, once: Collection[str]) -> dict[str, Tensor]:
+    """Return copies of the segments that ``index`` names. ``lead`` is the column ``[segments, horizon]`` that tells the order."""
+    launches = (lead.is_cuda or use.emulated) and use.ready(*columns.values(), half=True)
+    if launches and lies_by_steps(lead) and len(columns) <= COLUMNS:
+        return gather(columns, index.to(lead.device), once=once)
+    return {name: _select(column, index.to(column.device), name in once) for name, column in columns.items()}
+
+
+def compact(
+    columns: Mapping[str, Tensor], lead: Tensor, *, once: Collection[str], but: Collection[str] = ()
+) -> Mapping[str, Tensor]:
+    """Return the columns without gaps in memory, so that rows of a part of a batch on a GPU can be flattened; all but ``but``."""
+    if not (lead.is_cuda or use.emulated) or not time_major(lead) or lead.t().is_contiguous() or not use.ready(lead):
+        return columns
+    all_of_it = torch.zeros(1, dtype=torch.int64, device=lead.device)
+    copied = {name: column for name, column in columns.items() if name not in but}
+    return {**columns, **gather(copied, all_of_it, once=once, together=len(lead))}
+
+
 def lies_by_steps(column: Tensor) -> bool:
-    """Whether ``[segments, horizon, ...]`` is a transposed view of memory in which all segments of a step are neighbours."""
+    """Say whether ``[segments, horizon, ...]`` is a transposed view of memory in which all segments of a step are neighbours."""
     return column.dim() >= 2 and column.transpose(0, 1).is_contiguous()
 
 
+def time_major(column: Tensor) -> bool:
+    """Say whether rows of the same time lie together in the memory of ``column [segments, horizon, ...]``."""
+    return column.stride(0) < column.stride(1) and column.shape[0] > 1 and column.shape[1] > 1
+
+
+def flat(column: Tensor, by_time: bool) -> Tensor:
+    """Return ``[rows, ...]`` of ``[segments, horizon, ...]``, row after row of the same time or segment after segment.
+
+    Which one is said once for all columns that belong together, not read off each: then rows match whatever memory a computation
+    has put its result into. It is a view where the memory allows.
+    """
+    return column.transpose(0, 1).flatten(0, 1) if by_time else column.flatten(0, 1)
+
+
+def unflat(rows: Tensor, like: Tensor, by_time: bool) -> Tensor:
+    """Undo ``flat``, to the shape of ``like [segments, horizon]``; a view."""
+    if by_time:
+        return rows.unflatten(0, (like.shape[1], like.shape[0])).transpose(0, 1)
+    return rows.unflatten(0, (like.shape[0], like.shape[1]))
+
+
+def _select(column: Tensor, index: Tensor, once: bool) -> Tensor:
+    if not once and time_major(column):
+        return column.transpose(0, 1).index_select(1, index).transpose(0, 1)
+    return column.index_select(0, index)
+
+
 def gather(columns: Mapping[str, Tensor], index: Tensor, *, once: Collection[str], together: int = 1) -> dict[str, Tensor]:
-    """Segments ``index * together`` and the ``together - 1`` after each. ``once``: names of columns without a horizon.
+    """Return segments ``index * together`` and the ``together - 1`` after each, by a kernel. ``once``: columns without a horizon.
 
     ``index`` is int64 on the device, and trusted. Runs of 32 and more neighbours are read at the speed of a plain copy.
     """
@@ -54,8 +102,8 @@ def gather(columns: Mapping[str, Tensor], index: Tensor, *, once: Collection[str
     if most >= 1 << 31:
         raise ConfigError(f"gather: {most} pieces of a column are more than a call can count; pick fewer segments")
     if most:
-        run = kernel("gather.h", "gather", "spi", device)
-        run((min(blocks(most, 256), MAX_BLOCKS), len(boxes)), 256, packed, index.contiguous(), runs)
+        run = use.kernel("gather.h", "gather", "spi", device)
+        run((min(use.blocks(most, 256), MAX_BLOCKS), len(boxes)), 256, packed, index.contiguous(), runs)
     return out
 
 
@@ -69,7 +117,8 @@ def copy_all(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
             raise ConfigError(
                 f"copy_all: {source.dtype}{list(source.shape)} is not like {to.dtype}{list(to.shape)}, in one piece"
             )
-    if not pairs or len(pairs) > COLUMNS or not ready(*(tensor for pair in pairs for tensor in pair)):
+    launches = 0 < len(pairs) <= COLUMNS and (pairs[0][0].is_cuda or use.emulated)
+    if not launches or not use.ready(*(tensor for pair in pairs for tensor in pair)):
         for source, to in pairs:
             to.view(-1).copy_(source.view(-1))
         return
@@ -81,5 +130,5 @@ def copy_all(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         boxes.append(_PICKED.pack(source.data_ptr(), to.data_ptr(), 0, 0, 1, source.nbytes, unit, 0))
     packed = b"".join(boxes) + bytes(_PICKED.size * (COLUMNS - len(boxes)))
     if most:
-        run = kernel("gather.h", "copy_all", "s", pairs[0][0].device)
-        run((min(blocks(most, 256), MAX_BLOCKS), len(boxes)), 256, packed)
+        run = use.kernel("gather.h", "copy_all", "s", pairs[0][0].device)
+        run((min(use.blocks(most, 256), MAX_BLOCKS), len(boxes)), 256, packed)

@@ -14,6 +14,7 @@ from gymnasium import spaces as gs
 from torch import Tensor, nn
 
 from fugu.errors import ConfigError
+from fugu.ops.gather import flat, time_major, unflat
 from fugu.ops.mlp import runs_natively
 from fugu.policy.choices import Drawn, Judged
 from fugu.policy.config import PolicyConfig
@@ -23,7 +24,6 @@ from fugu.policy.load import build_net, try_net
 from fugu.policy.net import DefaultNet
 from fugu.policy.normalize import RunningMoments
 from fugu.policy.recurrent import LSTM, MinGRU
-from fugu.rollout.batch import flat, time_major, unflat
 from fugu.spaces import Layout
 from fugu.spaces.views import leaf_tensors
 

@@ -17,13 +17,13 @@ from gymnasium import spaces as gs
 from torch import Tensor, nn
 
 from fugu.errors import ConfigError
+from fugu.ops.gather import time_major
 from fugu.policy.actor_critic import ActorCritic, Output
 from fugu.policy.config import PolicyConfig
 from fugu.policy.encoder import Encoder, is_real
 from fugu.policy.layers import VALUE_GAIN, orthogonal
 from fugu.policy.net import MLP, Linear
 from fugu.policy.normalize import RunningMoments
-from fugu.rollout.batch import time_major
 from fugu.spaces import Layout
 from fugu.spaces.views import leaf_tensors, write_leaves
 

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fugu.gpu.use import ready
-from fugu.ops.gather import COLUMNS, gather, lies_by_steps
+from fugu.ops.gather import compact, pick
 
 PER_SEGMENT = frozenset(
     {
@@ -66,16 +65,7 @@ class Batch:
 
         Observations stay where they are: they are most of a batch, and a policy reads them once, in whatever order they lie.
         """
-        whole = self.columns["reward"]
-        if not self._by_time or whole.t().is_contiguous() or not ready(whole):
-            return self
-        all_of_it = torch.zeros(1, dtype=torch.int64, device=whole.device)
-        copied = {name: column for name, column in self.columns.items() if name != "obs"}
-        return self.also(**gather(copied, all_of_it, once=PER_SEGMENT, together=len(whole)))
-
-    @property
-    def _by_time(self) -> bool:
-        return time_major(self.columns["reward"])
+        return Batch(compact(self.columns, self.columns["reward"], once=PER_SEGMENT, but=("obs",)))
 
     def also(self, **columns: Tensor) -> Batch:
         """The same batch with more columns, or other ones."""
@@ -86,9 +76,7 @@ class Batch:
 
         On a GPU, where segments of a step are neighbours in memory, all columns are copied in one launch.
         """
-        if ready(*self.columns.values(), half=True) and lies_by_steps(self.columns["reward"]) and len(self.columns) <= COLUMNS:
-            return Batch(gather(self.columns, index.to(self.columns["reward"].device), once=PER_SEGMENT))
-        return Batch({name: _select(name, column, index.to(column.device)) for name, column in self.columns.items()})
+        return Batch(pick(self.columns, index, self.columns["reward"], once=PER_SEGMENT))
 
     def part(self, start: int, stop: int) -> Batch:
         """These segments; views."""
@@ -96,30 +84,3 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         return Batch({name: column.to(device, non_blocking=True) for name, column in self.columns.items()})
-
-
-def time_major(column: Tensor) -> bool:
-    """Whether rows of the same time lie together in the memory of ``column [segments, horizon, ...]``."""
-    return column.stride(0) < column.stride(1) and column.shape[0] > 1 and column.shape[1] > 1
-
-
-def flat(column: Tensor, by_time: bool) -> Tensor:
-    """``[segments, horizon, ...]`` -> ``[rows, ...]``, row after row of the same time or segment after segment.
-
-    Which one is said once for all columns that belong together, not read off each: then rows match whatever memory a computation
-    has put its result into. It is a view where the memory allows.
-    """
-    return column.transpose(0, 1).flatten(0, 1) if by_time else column.flatten(0, 1)
-
-
-def unflat(rows: Tensor, like: Tensor, by_time: bool) -> Tensor:
-    """The way back from ``flat``, to the shape of ``like [segments, horizon]``; a view."""
-    if by_time:
-        return rows.unflatten(0, (like.shape[1], like.shape[0])).transpose(0, 1)
-    return rows.unflatten(0, (like.shape[0], like.shape[1]))
-
-
-def _select(name: str, column: Tensor, index: Tensor) -> Tensor:
-    if name not in PER_SEGMENT and time_major(column):
-        return column.transpose(0, 1).index_select(1, index).transpose(0, 1)
-    return column.index_select(0, index)
