@@ -1,21 +1,16 @@
-"""Which policies fit the fused network, and how its kernels are launched; that they compile for a card, where NVRTC is."""
+"""Which shapes fit the fused network, and how its kernels are launched; that they compile for a card, where NVRTC is."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from gymnasium import spaces as gs
 
 from fugu.errors import ConfigError, GpuError
 from fugu.gpu import libraries
 from fugu.gpu.module import EXACT, cubin
-from fugu.ops.mlp_plan import Card, MlpShape, moments_of, parameters_of, plan_prepare, plan_rollout, plan_update, shape_of
+from fugu.ops.mlp_plan import Card, MlpShape, plan_prepare, plan_rollout, plan_update
 from fugu.ops.mlp_ppo import mlp_source
-from fugu.policy.actor_critic import make_policy
-from fugu.policy.config import PolicyConfig
 
 CARD = Card()
-BOX = gs.Box(-1, 1, (4,), np.float32)
 SHAPES = [
     MlpShape(4, (64, 64), 2),
     MlpShape(4, (64, 64), 2, passes=3),
@@ -83,45 +78,6 @@ def test_a_smaller_card_gets_smaller_blocks_or_refuses() -> None:
 def test_shapes_it_cannot_compute_are_refused_by_name(change: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         MlpShape(**{"inputs": 4, "hidden": (64,), "choices": 2, **change})
-
-
-def test_normalised_observations_are_taken_where_the_kernels_get_their_moments() -> None:
-    policy = make_policy(BOX, gs.Discrete(3), PolicyConfig(normalize_observation=True))
-    assert shape_of(policy, normalized=True).inputs == 4
-    assert moments_of(policy) is policy.moments["0"]
-    assert moments_of(make_policy(BOX, gs.Discrete(3))) is None
-
-
-def test_the_shape_of_a_policy_is_found() -> None:
-    policy = make_policy(BOX, gs.Discrete(3), PolicyConfig(hidden=(64, 32), activation="relu"))
-    assert shape_of(policy, 3) == MlpShape(4, (64, 32), 3, "relu", 3)
-    weights, biases = parameters_of(policy)
-    in_order = [parameter for layer in zip(weights, biases, strict=True) for parameter in layer]
-    assert all(one is other for one, other in zip(in_order, policy.parameters(), strict=True))
-    assert shape_of(policy).parameters == sum(parameter.numel() for parameter in policy.parameters())
-
-
-@pytest.mark.parametrize(
-    ("observation", "action", "settings", "message"),
-    [
-        (BOX, gs.Discrete(2), {"share": False}, "share"),
-        (BOX, gs.Discrete(2), {"core": "lstm"}, "memory"),
-        (BOX, gs.Discrete(2), {"normalize_observation": True}, "normalised"),
-        (BOX, gs.MultiDiscrete([2, 2]), {}, "one choice"),
-        (BOX, BOX, {}, "one choice"),
-        (gs.Box(0, 9, (4,), np.int8), gs.Discrete(2), {}, "Box of float32"),
-        (gs.Box(0, 9, (4,), np.float64), gs.Discrete(2), {}, "Box of float32"),
-        (gs.Box(-1, 1, (2, 3), np.float32), gs.Discrete(2), {}, "axes"),
-        (gs.Dict(a=BOX, b=BOX), gs.Discrete(2), {}, "Box of float32"),
-        (BOX, gs.Discrete(2), {"hidden": (50,)}, "multiples of 16"),
-    ],
-)
-def test_policies_it_cannot_compute_are_refused_by_name(
-    observation: gs.Space, action: gs.Space, settings: dict, message: str
-) -> None:
-    policy = make_policy(observation, action, PolicyConfig(**settings))
-    with pytest.raises(ConfigError, match=message):
-        shape_of(policy)
 
 
 @pytest.mark.parametrize("shape", SHAPES[:3], ids=str)

@@ -10,15 +10,15 @@ from torch import Tensor
 
 import fugu
 from fugu.algorithm.config import PPOConfig
-from fugu.algorithm.fused import Fused
+from fugu.algorithm.fused import Fused, moments_of, parameters_of, shape_of
 from fugu.algorithm.ppo import PPO
 from fugu.algorithm.scale import ValueScale
 from fugu.errors import ConfigError, GpuError
-from fugu.gpu import libraries
+from fugu.gpu import emulation, libraries
 from fugu.gpu.module import EXACT, cubin
 from fugu.ops import mlp_ppo as mlp
 from fugu.ops import mlp_rollout
-from fugu.ops.mlp_plan import Card, MlpShape, Plan, moments_of, parameters_of, plan_rollout, shape_of
+from fugu.ops.mlp_plan import Card, MlpShape, Plan, plan_rollout
 from fugu.ops.mlp_rollout import RolloutSlabs
 from fugu.ops.sample import sample_categorical_reference
 from fugu.policy.actor_critic import ActorCritic, make_policy
@@ -157,7 +157,8 @@ def test_the_first_ratio_is_exactly_one(passes: int, device: str) -> None:
 def test_it_fills_the_slabs_of_a_device_rollout() -> None:
     """Two batches in a row: the second begins where the first ended."""
     policy, _, vec, _ = start("cartpole", "cpu", 1)
-    fill = Fused(policy, None, passes=3).rollout(vec, torch.Generator().manual_seed(1))
+    with emulation():
+        fill = Fused(policy, None, passes=3).rollout(vec, torch.Generator().manual_seed(1))
     rollout = DeviceRollout(vec, 6, PPO(policy, PPOConfig(), num_agents=WORLDS, seed=0).columns, whole=fill)
     rollout.restart(5)
     host = fugu.vector.make("cartpole", WORLDS, backend="native", num_workers=1, env_kwargs={"max_steps": 11})

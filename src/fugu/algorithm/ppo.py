@@ -21,7 +21,6 @@ from fugu.algorithm.fused import Fused
 from fugu.algorithm.make import default_policy
 from fugu.algorithm.scale import RewardScale, ValueScale
 from fugu.errors import ConfigError
-from fugu.gpu.use import has_tensor_cores, ready
 from fugu.ops.advantage import estimate
 from fugu.ops.gather import flat, time_major
 from fugu.ops.ppo_loss import by_importance, explained_variance, normalized, ppo_loss, row_weight, weighed
@@ -231,8 +230,6 @@ class PPO:
 
     def fuse(self, config: TrainConfig) -> None:
         c = self.config
-        if not ready(*self.policy.parameters()) or not has_tensor_cores(self.device):
-            return
         if config.precision == "bf16" or c.vtrace or c.priority > 0 or c.value_huber is not None:
             return
         with contextlib.suppress(ConfigError):  # which says why not: then torch does it

@@ -1,4 +1,4 @@
-"""Which policies the fused network of ``native/cuda/mlp.h`` can compute, and how its kernels are launched.
+"""The shapes that the fused network of ``native/cuda/mlp.h`` can compute, and how its kernels are launched.
 
 A block of ``strips * split`` warps computes tiles of ``16 * strips`` rows; ``split`` warps divide the outputs of each layer of a strip
 among them. Parameters and activations of a tile lie in shared memory, so what fits there decides how many strips a block has.
@@ -8,20 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
 
 import torch
 
 from fugu.errors import ConfigError
 from fugu.gpu.libraries import check, driver
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fugu.policy.actor_critic import ActorCritic
-    from fugu.policy.normalize import RunningMoments
 
 MAX_INPUTS, MAX_WIDTH, MAX_CHOICES, MAX_HIDDEN = 128, 128, 31, 3
 ACTIVATIONS = {"tanh": "kTanh", "relu": "kRelu"}
@@ -183,46 +175,6 @@ def plan_rollout(shape: MlpShape, worlds: int, card: Card) -> Plan:
     if not plans:
         raise _too_large(shape, card)
     return min(plans, key=lambda plan: plan[:2])[2]
-
-
-def shape_of(policy: ActorCritic, passes: int = 1, *, normalized: bool = False) -> MlpShape:
-    """The shape of ``policy``; a ConfigError says why the fused network cannot compute it.
-
-    ``normalized``: the caller gives ``moments_of(policy)`` to the kernels, so observations may be normalised.
-    """
-    from fugu.policy.encoder import Reals
-    from fugu.policy.net import DefaultNet
-
-    net, distribution = policy.net, policy.distribution
-    faults = {
-        "the policy has a network of its own": not isinstance(net, DefaultNet),
-        f"the policy has a memory ({policy.config.core})": policy.core is not None,
-        "observations are normalised": len(policy.moments) > 0 and not normalized,
-        "actions are not one choice": not (distribution.heads == distribution.dims == 1),
-    }
-    for reason, applies in faults.items():
-        if applies:
-            raise ConfigError(f"the fused network cannot be used: {reason}")
-    if net.value_trunk is not None:
-        raise ConfigError("the fused network cannot be used: policy and value do not share layers (share=False)")
-    leaf = policy.obs_layout.leaves[0]
-    if len(policy.obs_layout.row_shape) != 1:
-        raise ConfigError(f"the fused network cannot be used: an observation has the axes {leaf.shape}, not one")
-    if len(net.encoder.parts) != 1 or not isinstance(net.encoder.parts[0], Reals) or leaf.dtype != "float32":
-        raise ConfigError("the fused network cannot be used: an observation is not one Box of float32")
-    hidden = tuple(layer.out_features for layer in net.trunk.layers)
-    return MlpShape(net.encoder.size, hidden, distribution.choices, net.trunk.activation, passes)
-
-
-def parameters_of(policy: ActorCritic) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """Weights and biases, from the first layer to the head; the order of ``policy.parameters()``, a layer's weight before its bias."""
-    layers = [*policy.net.trunk.layers, policy.net.heads[0]]
-    return [layer.weight for layer in layers], [layer.bias for layer in layers]
-
-
-def moments_of(policy: ActorCritic) -> RunningMoments | None:
-    """What observations are normalised by."""
-    return cast("RunningMoments", policy.moments["0"]) if len(policy.moments) else None
 
 
 def _too_large(shape: MlpShape, card: Card) -> ConfigError:

@@ -3,8 +3,8 @@
 ``shape`` (``mlp_plan.py``) says what the network is; ``weights`` and ``biases`` are those of its layers, from the first to the head, as
 ``nn.Linear`` has them: float32, contiguous. Observations are ``[*rows, inputs]``, other columns ``[*rows]`` (or ``[*rows, 1]``), where
 ``*rows`` is ``[rows]`` or ``[segments, horizon]`` in either memory order: blocks of segments of a time-major slab are read where they
-are. ``moments`` normalise observations, as in ``ActorCritic``. What they compute is ``policy/kernels.py``'s ``mlp_reference`` and
-``ppo_loss_categorical_reference``; the source is in ``native/cuda/mlp*.h``.
+are. ``moments`` normalise observations, as in ``ActorCritic``. What they compute is ``mlp_reference`` of ``ops/mlp.py`` and
+``ppo_loss_of`` of ``ops/ppo_loss.py``; the source is in ``native/cuda/mlp*.h``.
 
 Nothing here waits for the device or depends on what is in it, so that all of it can be captured in a CUDA graph.
 """
@@ -15,7 +15,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -34,17 +34,24 @@ from fugu.ops.mlp_plan import (
     plan_update,
 )
 from fugu.ops.ppo_loss_cuda import SUMS as STAT_NAMES
-from fugu.policy.normalize import RunningMoments
 
 MAX_ROWS = 2**30
 LOSS = 6
 """where the loss is among the sums"""
 
 
+class Moments(Protocol):
+    """Mean and variance of numbers, float64, and the deviations beyond which a normalised number is cut off."""
+
+    mean: Tensor
+    var: Tensor
+    clip: float
+
+
 def mlp_forward(
-    shape: MlpShape, obs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, moments: RunningMoments | None = None
+    shape: MlpShape, obs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, moments: Moments | None = None
 ) -> tuple[Tensor, Tensor]:
-    """``logits [*rows, choices]`` and ``value [*rows]``. Not differentiable."""
+    """Return ``logits [*rows, choices]`` and ``value [*rows]``. Not differentiable."""
     (obs,), order, lead, by_time = _rows([obs], shape.inputs)
     rows = math.prod(lead)
     first = lead[::-1] if by_time else lead  # written in the order in which rows are read
@@ -62,7 +69,10 @@ def mlp_forward(
 def mlp_ppo(
     shape: MlpShape, obs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], **columns: Any
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """PPO's loss, with gradients for ``weights`` and ``biases``, and its parts by name. ``columns``: what ``mlp_ppo_sums`` takes."""
+    """Return PPO's loss, with gradients for ``weights`` and ``biases``, and its parts by name.
+
+    ``columns``: what ``mlp_ppo_sums`` takes.
+    """
     loss, stats = _MlpPpo.apply(shape, obs, columns, *weights, *biases)
     return loss, dict(zip(STAT_NAMES, stats.unbind(), strict=True))
 
@@ -99,15 +109,15 @@ def mlp_ppo_sums(
     old_value: Tensor,
     value_target: Tensor,
     mask: Tensor,
-    moments: RunningMoments | None = None,
-    value_moments: RunningMoments | None = None,
+    moments: Moments | None = None,
+    value_moments: Moments | None = None,
     clip: float,
     value_clip: float = math.inf,
     value_coef: float,
     entropy_coef: float | Tensor,
     normalize_advantage: bool = False,
 ) -> Tensor:
-    """One flat tensor: the sums of ``STATS``, the loss, a zero, then the gradients, layer by layer, weight before bias.
+    """Return one flat tensor: the sums of ``STATS``, the loss, a zero, then the gradients, layer by layer, weight before bias.
 
     Rows count where ``mask`` is True, all alike; nothing else of the others is read. With ``normalize_advantage`` the advantages of
     those that count are shifted and scaled to mean 0 and deviation 1. With ``value_moments`` the network's values are in units of
@@ -137,7 +147,7 @@ def mlp_ppo_sums(
 
 
 def gradients(shape: MlpShape, sums: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """The gradients in what ``mlp_ppo_sums`` gave, as views: of weights, of biases."""
+    """Return the gradients in what ``mlp_ppo_sums`` gave, as views: of weights, of biases."""
     weights, biases, at = [], [], STATS
     for into, out in zip(shape.widths, shape.widths[1:], strict=False):
         weights.append(sums[at : at + out * into].view(out, into))
@@ -182,7 +192,7 @@ def mlp_source(shape: MlpShape, plan: Plan) -> str:
 
 @functools.cache
 def _kernels(shape: MlpShape, plan: Plan, device: torch.device) -> dict[str, Kernel]:
-    # EXACT like a rollout, in which an environment is compiled along: the same bits in both.
+    # EXACT like a rollout, in which an environment is compiled along: the same bits in both
     module = compile_module(mlp_source(shape, plan), device, options=EXACT, what="the fused network")
     return {name: module.kernel(name, "s") for name in ("mlp_forward", "mlp_ppo_prepare", "mlp_ppo", "mlp_ppo_reduce")}
 
@@ -230,15 +240,13 @@ class _Ppo(ctypes.Structure):
     )
 
 
-def moment_pointers(moments: RunningMoments | None) -> MomentPointers:
+def moment_pointers(moments: Moments | None) -> MomentPointers:
     if moments is None:
         return MomentPointers(None, None, math.inf)
     return MomentPointers(moments.mean.data_ptr(), moments.var.data_ptr(), moments.clip)
 
 
-def parameter_pointers(
-    weights: Sequence[Tensor], biases: Sequence[Tensor], moments: RunningMoments | None
-) -> ParameterPointers:
+def parameter_pointers(weights: Sequence[Tensor], biases: Sequence[Tensor], moments: Moments | None) -> ParameterPointers:
     out = ParameterPointers(moments=moment_pointers(moments))
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         for tensor in (weight, bias):
@@ -255,7 +263,7 @@ _DTYPES = (torch.float32, torch.int64, *(torch.float32,) * 4, torch.bool)
 
 
 def _rows(columns: Sequence[Tensor], inputs: int) -> tuple[list[Tensor], _RowOrder, torch.Size, bool]:
-    """The columns as they are if all have the same strides, which the kernel is told, else copies one row after the other.
+    """Return the columns as they are if all have the same strides, which the kernel is told, else copies one row after the other.
 
     With them come ``*rows`` and whether they are taken by time, all segments of one after those of the one before."""
     lead = columns[0].shape[:-1]
@@ -278,7 +286,7 @@ def _rows(columns: Sequence[Tensor], inputs: int) -> tuple[list[Tensor], _RowOrd
 
 
 def _row_strides(column: Tensor, axes: int, numbers: int) -> tuple[int, ...] | None:
-    """Strides of ``*rows`` in rows; None where a row is not one piece or rows are not ``numbers`` apart."""
+    """Return the strides of ``*rows`` in rows; None where a row is not one piece or rows are not ``numbers`` apart."""
     stride = column.stride()
     if (numbers > 1 and stride[-1] != 1) or any(s % numbers for s in stride[:axes]):
         return None

@@ -1,4 +1,4 @@
-"""A whole rollout in one kernel: ``mlp_rollout`` lets the fused network (``mlp.py``) play the worlds of a ``NativeDevice``.
+"""A whole rollout in one kernel: ``mlp_rollout`` lets the fused network (``mlp_ppo.py``) play the worlds of a ``NativeDevice``.
 
 The arithmetic of the network is that of ``mlp_ppo``, bit for bit, and that of the worlds is the CPU engine's. The source is
 ``native/cuda/mlp_rollout.h``. Slabs are time-major, so that a step writes the rows of neighbouring worlds next to each other.
@@ -17,8 +17,7 @@ from torch import Tensor
 from fugu.errors import ConfigError
 from fugu.gpu.module import EXACT, Kernel, compile_module
 from fugu.ops.mlp_plan import MlpShape, Plan, card_of, plan_rollout
-from fugu.ops.mlp_ppo import MomentPointers, ParameterPointers, moment_pointers, parameter_pointers
-from fugu.policy.normalize import RunningMoments
+from fugu.ops.mlp_ppo import MomentPointers, Moments, ParameterPointers, moment_pointers, parameter_pointers
 from fugu.spaces import Layout
 from fugu.vector.device_native import NativeDevice
 from fugu.vector.device_worlds import KernelSource
@@ -60,8 +59,8 @@ def mlp_rollout(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
     *,
-    moments: RunningMoments | None = None,
-    value_moments: RunningMoments | None = None,
+    moments: Moments | None = None,
+    value_moments: Moments | None = None,
     carry: bool,
 ) -> None:
     """Play ``steps`` steps from the first row of the slabs; with ``carry`` the last one is copied there before.
@@ -96,7 +95,7 @@ def mlp_rollout(
 
 
 def why_not(shape: MlpShape, worlds: NativeDevice) -> None:
-    """A ConfigError where the rollout of these worlds cannot be one kernel."""
+    """Raise a ConfigError where the rollout of these worlds cannot be one kernel."""
     spec = worlds.spec
     layout = Layout(spec.observation_space)
     faults = {
@@ -171,7 +170,7 @@ def _forms(shape: MlpShape, worlds: int, steps: int) -> dict[str, tuple[tuple[in
 
 
 def _check(shape: MlpShape, slabs: RolloutSlabs, worlds: int, steps: int) -> None:
-    """The kernel takes addresses: what does not fit would be written over something else."""
+    """Refuse slabs that do not fit: the kernel takes addresses and would write over something else."""
     for name, (form, dtype) in _forms(shape, worlds, steps).items():
         slab = getattr(slabs, name)
         fits = slab.shape in (form, (*form, 1)) if name == "action" else slab.shape == form
