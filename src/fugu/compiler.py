@@ -26,7 +26,7 @@ class Compiler:
         return (*DEBUG, *(("-shared-libasan", "-fstrict-flex-arrays=3") if self._is_clang else ("-fsanitize=bounds-strict",)))
 
     def sanitizers(self) -> str:
-        """The libraries that must be in a process before anything compiled with ``debug_flags``: the sanitizers', and the
+        """Name the libraries that must be in a process before anything compiled with ``debug_flags``: the sanitizers', and the
         standard library's, or they cannot see what it throws."""
         wanted = (f"libclang_rt.asan-{os.uname().machine}.so" if self._is_clang else "libasan.so", "libstdc++.so.6")
         commands = [[self.path, f"-print-file-name={name}"] for name in wanted]
@@ -51,7 +51,7 @@ def find_compiler() -> Compiler:
 
 
 def shipped_headers() -> Path:
-    """The folder with ``fugu/env.h``. It lies beside the compiled core, so the two are always of one version."""
+    """Return the folder with ``fugu/env.h``. It lies beside the compiled core, so the two are always of one version."""
     if native is None:
         raise ConfigError("compiling an environment needs fugu's compiled core, which is not available here; see fugu doctor")
     folder = Path(native.__file__).parent / "include"
@@ -61,7 +61,7 @@ def shipped_headers() -> Path:
 
 
 def shipped_flags() -> tuple[str, ...]:
-    """How the core itself was compiled: optimization, warnings, floating point. What ``debug`` adds comes later and wins."""
+    """Return how the core itself was compiled: optimization, warnings, floating point. What ``debug`` adds comes later and wins."""
     lines = (shipped_headers() / "fugu" / "flags.txt").read_text().splitlines()
     return tuple(line for line in lines if line.startswith("-"))
 

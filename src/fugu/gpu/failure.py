@@ -16,7 +16,7 @@ _BROKEN: Any = getattr(torch, "AcceleratorError", ())
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Inside, such errors are raised as a ``GpuError``."""
+    """Raise such errors as a ``GpuError`` inside the block."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -32,5 +32,5 @@ def explained() -> Iterator[None]:
 
 
 def _said(error: RuntimeError) -> str:
-    """What happened, without torch's general advice on its settings, which follows."""
+    """Return what happened, without torch's general advice on its settings, which follows."""
     return str(error).strip().splitlines()[0].partition(" If reserved")[0]

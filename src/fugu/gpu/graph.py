@@ -84,7 +84,7 @@ _failed: list[Any] = []
 
 @contextlib.contextmanager
 def _waits_of(device: torch.device) -> Iterator[list[str]]:
-    """Where the host waits for the device inside, as far as torch notices: file and line."""
+    """Collect where the host waits for the device inside, as far as torch notices: file and line."""
     waits: list[str] = []
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
@@ -103,7 +103,7 @@ def _waits_of(device: torch.device) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def _any_other_stream(device: torch.device) -> Iterator[None]:
-    """The default stream cannot be recorded; any other stays."""
+    """Leave the default stream, which cannot be recorded, for another; any other stays."""
     if torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
         yield
         return

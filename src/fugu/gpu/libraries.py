@@ -17,7 +17,7 @@ from fugu.errors import GpuError
 
 @functools.cache
 def nvrtc() -> Any:
-    """The run-time compiler. torch's wheels bring one, without the unversioned name that ``dlopen`` would look for."""
+    """Load the run-time compiler. torch's wheels bring one, without the unversioned name that ``dlopen`` would look for."""
     tried = []
     for candidate in _nvrtc_candidates():
         try:
@@ -42,7 +42,7 @@ def nvrtc_path() -> str:
 
 
 def driver_version() -> str:
-    """The newest CUDA version the driver can run."""
+    """Return the newest CUDA version the driver can run."""
     version = ctypes.c_int()
     check(driver().cuDriverGetVersion(ctypes.byref(version)), "asking the driver for its version")
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
@@ -77,7 +77,7 @@ def check(result: int, what: str) -> None:
 
 
 def _nvrtc_candidates() -> Iterator[str]:
-    """Most fitting first: what torch itself came with, then what the system has."""
+    """Yield names of libraries, the most fitting first: what torch itself came with, then what the system has."""
     major = _cuda_major()
     folders = [Path(folder) / "nvidia" for folder in sys.path if folder and (Path(folder) / "nvidia").is_dir()]
     found = [str(file) for folder in folders for file in sorted(folder.glob("*/lib/libnvrtc.so*"))]

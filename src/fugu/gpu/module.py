@@ -90,7 +90,7 @@ _bound = threading.local()
 
 
 def bind(device: torch.device) -> None:
-    """See to it that this thread has a CUDA context: the driver's own calls need one.
+    """Give this thread a CUDA context, if it has none: the driver's own calls need one.
 
     torch makes one current with the first call of the runtime. In the thread that autograd goes backwards in, a kernel of ours may
     come before any.
@@ -120,7 +120,10 @@ def _box(letter: str, argument: Any) -> Any:
 def compile_module(
     source: str, device: torch.device, *, options: tuple[str, ...] = FAST, sources: tuple[Path, ...] = (), what: str = "kernels"
 ) -> Module:
-    """``sources`` are files outside the package that ``source`` includes: they decide whether what is cached still fits."""
+    """Compile ``source`` for ``device``.
+
+    ``sources`` are files outside the package that it includes: they decide whether what is cached still fits.
+    """
     if device.type == "cpu":
         return Module(ctypes.CDLL(str(_emulated(source, sources, what))), device)
     capability = torch.cuda.get_device_capability(device)
@@ -135,7 +138,7 @@ def compile_module(
 
 
 def cubin(source: str, architecture: str, options: Sequence[str], sources: Sequence[Path], what: str) -> Path:
-    """The compiled image, from the cache if it is there. Needs NVRTC, but no card."""
+    """Return the compiled image, from the cache if it is there. Needs NVRTC, but no card."""
     headers = shipped_headers()
     flags = [
         f"--gpu-architecture={architecture}",
@@ -198,7 +201,7 @@ def _key(settings: str, headers: Path, sources: Sequence[Path]) -> str:
 
 
 def _keep(path: Path, image: bytes) -> None:
-    """Written beside its place and moved there: two processes that compile the same thing do not meet."""
+    """Write the image beside its place and move it there: two processes that compile the same thing do not meet."""
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(image)
     os.replace(file.name, path)

@@ -78,8 +78,7 @@ def mingru_step(x: Tensor, enter: Layer | None, layers: Sequence[Layer], state: 
 
 
 def scan(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
-    """Compute ``h[t] = a[t] * h[t-1] + b[t]`` of ``a, b [T, B, H]`` from ``h[-1] = start [B, H]``; a row with ``a = 0`` starts
-    anew."""
+    """Compute ``h[t] = a[t] * h[t-1] + b[t]`` of ``a, b [T, B, H]`` from ``h[-1] = start [B, H]``; ``a = 0`` starts anew."""
     return _Scan.apply(a, b, start)
 
 
@@ -115,7 +114,7 @@ def accumulate_row_by_row(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
 
 
 def accumulate_in_rounds(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
-    """Associative doubling (Hillis & Steele 1986): after a round of span s each row holds the last 2 s steps composed."""
+    """Compute ``scan`` by associative doubling (Hillis & Steele 1986): a round of span s leaves the last 2 s steps composed in each row."""
     h = torch.cat([torch.addcmul(b[:1], a[:1], start.unsqueeze(0)), b[1:]])
     span = 1
     while span < a.shape[0]:

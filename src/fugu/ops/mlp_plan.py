@@ -94,7 +94,7 @@ class MlpShape:
         return f"fugu::mlp::Network<{self.passes}, fugu::mlp::{ACTIVATIONS[self.activation]}, {widths}>"
 
     def shared_words(self, rows: int) -> int:
-        """4-byte words of shared memory that a block of ``rows`` rows needs: ``shared_words`` of mlp.h."""
+        """Count the 4-byte words of shared memory that a block of ``rows`` rows needs: ``shared_words`` of mlp.h."""
         padded = [_up(width, 8) for width in self.widths]
         rows_of = [width if width % 16 == 8 else width + 8 for width in padded]
         weights = [rows_of[0], *(_up(width, 32) for width in padded[1:])]  # words of a row of weights
@@ -130,7 +130,7 @@ class Plan:
 
 
 def plan_update(shape: MlpShape, rows: int, card: Card) -> Plan:
-    """For the loss and for plain evaluation: two blocks of 8 warps on a multiprocessor where they fit with at least 4 strips, else
+    """Plan the loss or a plain evaluation: two blocks of 8 warps on a multiprocessor where they fit with at least 4 strips, else
     one of 16 warps with as many strips as fit. Blocks stay, and go over all tiles."""
     for strips, each, warps in ((8, 2, 8), (4, 2, 8), (8, 1, 16), (4, 1, 16), (2, 1, 16), (1, 1, 8)):
         shared = 4 * shape.shared_words(16 * strips)
@@ -141,7 +141,7 @@ def plan_update(shape: MlpShape, rows: int, card: Card) -> Plan:
 
 
 def plan_prepare(rows: int, card: Card) -> int:
-    """Blocks of the kernel that sums over the batch: few enough that every block of the next can add what they found."""
+    """Return the blocks of the kernel that sums over the batch: few enough that every block of the next can add what they found."""
     return max(1, min(-(-rows // (4 * PREPARE_THREADS)), card.processors))
 
 
@@ -150,7 +150,7 @@ def plan_reduce(shape: MlpShape) -> int:
 
 
 def plan_rollout(shape: MlpShape, worlds: int, card: Card) -> Plan:
-    """For a rollout, in which one step waits for the last: the division that is done first, by a rough model.
+    """Plan a rollout, in which one step waits for the last: the division that is done first, by a rough model.
 
     A step takes STEP_CYCLES, which are fewer if several warps share a strip, and STRIP_CYCLES for each strip of a multiprocessor
     (mostly tanh). Strips that do not fit on the card at once come after one another, so large blocks, which share one copy

@@ -11,19 +11,19 @@ _SEQUENCE = struct.Struct("=Qqq")
 
 
 def boxed(tensor: Tensor) -> bytes:
-    """``struct Sequence`` over ``[T, B]`` or ``[T, B, channels]``."""
+    """Pack ``struct Sequence`` over ``[T, B]`` or ``[T, B, channels]``."""
     return _SEQUENCE.pack(tensor.data_ptr(), tensor.stride(0), tensor.stride(1))
 
 
 def wide(like: Tensor, *others: Tensor, size: int) -> tuple[str, ...]:
-    """What a kernel is compiled with: the type of ``like``, and four channels to a thread where rows of all tensors allow that."""
+    """Return a kernel's defines: the type of ``like``, and four channels to a thread where rows of all tensors allow that."""
     number = ("FUGU_BF16 1",) if like.dtype == torch.bfloat16 else ()
     fours = size % 4 == 0 and all(_in_fours(tensor) for tensor in (like, *others))
     return (*number, "FUGU_WIDE 4") if fours else number
 
 
 def channels_last(tensor: Tensor) -> Tensor:
-    """As it is, if the numbers of a row are neighbours."""
+    """Return ``tensor`` as it is, if the numbers of a row are neighbours."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 

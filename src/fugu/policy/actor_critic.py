@@ -40,7 +40,7 @@ class Output(NamedTuple):
 def make_policy(
     observation_space: gs.Space, action_space: gs.Space, config: PolicyConfig | None = None, *, seed: int | None = None
 ) -> ActorCritic:
-    """A policy for these spaces. With ``seed`` its weights depend on nothing else, and torch's own generator is left alone."""
+    """Make a policy for these spaces. With ``seed`` its weights depend on nothing else, and torch's own generator is left alone."""
     config = config or PolicyConfig()
     if seed is None:
         return ActorCritic(observation_space, action_space, config)
@@ -91,7 +91,7 @@ class ActorCritic(nn.Module):
         return runs_natively(next(self.parameters()), self.net.trunk.activation)
 
     def initial_state(self, n: int, device: torch.device | str | None = None) -> Tensor:
-        """``[n, state_size]``: the memory at the start of an episode."""
+        """Return ``[n, state_size]``, the memory at the start of an episode."""
         return torch.zeros(n, self.state_size, device=device)
 
     def forward(self, obs: Tensor, state: Tensor | None, first: Tensor) -> Output:
@@ -109,7 +109,7 @@ class ActorCritic(nn.Module):
         return isinstance(net, DefaultNet) and net.value_trunk is None and d.heads == d.dims == 1
 
     def joint_step(self, obs: Tensor, state: Tensor | None, first: Tensor) -> tuple[Tensor, Tensor | None]:
-        """One row further: ``[B, choices + 1]``, logits and value as that layer puts them out, and the memory."""
+        """Go one row further: return ``[B, choices + 1]``, logits and value as that layer puts them out, and the memory."""
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.in_bf16):
             hidden = self.net.encode(self.structured(obs))
             if self.core is not None:
@@ -148,7 +148,7 @@ class ActorCritic(nn.Module):
         return self.net.encode(self.structured(obs.flatten(0, 1))).unflatten(0, obs.shape[:2])
 
     def _whole(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Parameters and values of ``rows [N, *row]`` without a core between encoder and heads."""
+        """Return parameters and values of ``rows [N, *row]`` without a core between encoder and heads."""
         obs = self.structured(rows)
         return self.net.whole(obs) if hasattr(self.net, "whole") else self.net.decode(self.net.encode(obs))
 
@@ -162,7 +162,7 @@ class ActorCritic(nn.Module):
         *,
         greedy: bool = False,
     ) -> Drawn:
-        """One choice per row (``choices.py``)."""
+        """Make one choice per row (``choices.py``)."""
         out = self(obs, state, first)
         if greedy:
             action = self.distribution.mode(out.params, action_mask)

@@ -66,7 +66,7 @@ class Distribution(nn.Module):
         """of one choice that the environment counts from 0 as well"""
 
     def sample(self, params: Tensor, action_mask: Tensor | None = None, generator: Generator | None = None) -> Tensor:
-        """``action [*batch, dims]``; all randomness comes from ``generator`` (None: torch's own)."""
+        """Return ``action [*batch, dims]``; all randomness comes from ``generator`` (None: torch's own)."""
         params = self._check(params)
         parts: list[Tensor] = []
         if self.heads:
@@ -89,7 +89,7 @@ class Distribution(nn.Module):
     def sample_with_logprob(
         self, params: Tensor, action_mask: Tensor | None = None, generator: Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """``sample`` and the ``logprob`` of what it chose, in one pass for a single choice and, on a GPU, for real numbers."""
+        """Return ``sample`` and the ``logprob`` of what it chose, in one pass for a single choice or real numbers alone."""
         if params.dim() == 2 and self.heads == self.dims == 1:
             logits = self._check(params)
             action, logprob = sample_categorical(logits, self._uniform(logits[:, 0], generator), action_mask)
@@ -101,7 +101,7 @@ class Distribution(nn.Module):
         return action, self.logprob(params, action, action_mask)
 
     def mode(self, params: Tensor, action_mask: Tensor | None = None) -> Tensor:
-        """The most probable ``action [*batch, dims]``; of equally probable choices the first."""
+        """Return the most probable ``action [*batch, dims]``; of equally probable choices the first."""
         params = self._check(params)
         parts: list[Tensor] = []
         if self.heads:
@@ -113,7 +113,7 @@ class Distribution(nn.Module):
         return self._join(parts)
 
     def logprob(self, params: Tensor, action: Tensor, action_mask: Tensor | None = None) -> Tensor:
-        """``[*batch]``: log-probability (density, for Box elements) of ``action``, summed over its columns."""
+        """Return ``[*batch]``, the log-probability (density, for Box elements) of ``action``, summed over its columns."""
         params = self._check(params)
         terms: list[Tensor] = []
         if self.heads:
@@ -122,7 +122,7 @@ class Distribution(nn.Module):
         return _total(terms + self._other_logprob(params, action))
 
     def entropy(self, params: Tensor, action_mask: Tensor | None = None) -> Tensor:
-        """``[*batch]``: entropy summed over the columns, in nats; of Box elements that of the raw number."""
+        """Return ``[*batch]``, the entropy summed over the columns, in nats; of Box elements that of the raw number."""
         params = self._check(params)
         terms: list[Tensor] = []
         if self.heads:
@@ -130,7 +130,7 @@ class Distribution(nn.Module):
         return _total(terms + self._other_entropy(params))
 
     def evaluate(self, params: Tensor, action: Tensor, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """``(logprob, entropy)``, sharing what they have in common."""
+        """Return ``(logprob, entropy)``, sharing what they have in common."""
         params = self._check(params)
         logprobs: list[Tensor] = []
         entropies: list[Tensor] = []
@@ -154,7 +154,7 @@ class Distribution(nn.Module):
         return params.float() if params.dtype in (torch.float16, torch.bfloat16) else params
 
     def _logits(self, params: Tensor, action_mask: Tensor | None) -> Tensor:
-        """``[*batch, heads, widest]``, or ``[*batch, widest]`` with one head; very low where there is no choice."""
+        """Return ``[*batch, heads, widest]``, or ``[*batch, widest]`` with one head; very low where there is no choice."""
         logits = params if self.size == self.choices else params[..., : self.choices]
         lowest = torch.finfo(logits.dtype).min / 2  # finite, also after the softmax subtracts the largest logit
         if action_mask is not None:
@@ -172,7 +172,7 @@ class Distribution(nn.Module):
         return params[..., self.choices : self.choices + self.binaries]
 
     def _gaussian(self, params: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log standard deviation, each ``[*batch, reals]``."""
+        """Return mean and log standard deviation, each ``[*batch, reals]``."""
         start = self.choices + self.binaries
         return params[..., start : start + self.reals], params[..., start + self.reals :].clamp(*LOG_STD_RANGE)
 
@@ -183,7 +183,7 @@ class Distribution(nn.Module):
         return logp.gather(-1, choice.unsqueeze(-1)).sum((-1, -2))
 
     def _spread(self, logp: Tensor) -> Tensor:
-        """Entropy ``[*batch]``; a choice that is not possible adds exp(lowest) * lowest = 0."""
+        """Return the entropy ``[*batch]``; a choice that is not possible adds exp(lowest) * lowest = 0."""
         return -(logp.exp() * logp).sum(-1 if self.heads == 1 else (-1, -2))
 
     def _other_logprob(self, params: Tensor, action: Tensor) -> list[Tensor]:
@@ -210,7 +210,7 @@ class Distribution(nn.Module):
         return torch.empty_like(like).uniform_(generator=generator)
 
     def _join(self, parts: list[Tensor]) -> Tensor:
-        """Columns of each kind -> one action; a single head comes without its axis."""
+        """Join the columns of each kind into one action; a single head comes without its axis."""
         if self.heads == 1:
             parts[0] = parts[0].unsqueeze(-1)
         return (parts[0] if len(parts) == 1 else torch.cat([part.to(self.dtype) for part in parts], -1)).to(self.dtype)
@@ -221,7 +221,7 @@ def _total(terms: list[Tensor]) -> Tensor:
 
 
 def _elements(layout: Layout) -> tuple[list[int], int, int]:
-    """Choices of every categorical element, how many binary and how many real elements ``layout`` has."""
+    """Count choices of every categorical element, how many binary and how many real elements ``layout`` has."""
     counts: list[int] = []
     binaries = reals = 0
     for leaf in layout.leaves:

@@ -258,7 +258,7 @@ def _convolutions(channels: int, side: int) -> nn.Sequential:
 
 
 def _stack(channels: int, shapes: Sequence[tuple[int, int, int, int]]) -> nn.Sequential:
-    """Convolutions of (filters, kernel, stride, padding), flattened at the end."""
+    """Stack convolutions of (filters, kernel, stride, padding), flattened at the end."""
     layers: list[nn.Module] = []
     for filters, kernel, stride, padding in shapes:
         layers += [orthogonal(nn.Conv2d(channels, filters, kernel, stride, padding)), nn.ReLU(inplace=True)]

@@ -51,7 +51,7 @@ class WorldParts:
 
 
 def kernel_source(env: str) -> KernelSource:
-    """``env`` is the name of a native environment, or the path of a header with one."""
+    """Return the source of ``env``, the name of a native environment, or the path of a header with one."""
     if is_name(env):
         header = shipped_headers() / "fugu" / "envs" / f"{env}.h"
         if header.is_file() and (found := STRUCT.search(header.read_text())):
@@ -63,14 +63,14 @@ def kernel_source(env: str) -> KernelSource:
 
 
 def worlds_module(source: KernelSource, device: torch.device) -> Module:
-    """The kernels ``reset_worlds`` and ``step_worlds``, with the CPU's arithmetic: the same bits."""
+    """Compile the kernels ``reset_worlds`` and ``step_worlds``, with the CPU's arithmetic: the same bits."""
     return compile_module(
         f"{source.text}{KERNELS}", device, options=EXACT, sources=source.files, what=f"environment {source.name}"
     )
 
 
 def block_size(worlds: int, staged: int) -> int:
-    """Threads of a block whose worlds put together rows of ``staged`` bytes each in shared memory; no more than have a world."""
+    """Return the threads of a block whose worlds stage rows of ``staged`` bytes each in shared memory; no more than have a world."""
     return next(threads for threads in BLOCKS if threads == 32 or (threads * staged <= MAX_STAGED and threads < worlds + 32))
 
 
