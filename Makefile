@@ -27,8 +27,9 @@ test-nethack: .venv-nethack/.ready  ## NLE pins an older Gymnasium, so it lives 
 
 # Without what runs programs in sandboxes, and the one test that looks at malloc, which is the sanitizer's own there.
 SANITIZED := -m "not gpu and not extras and not learning" \
-  tests/spaces/test_pack.py tests/advantage tests/envs tests/contract tests/policy/test_kernels.py --ignore tests/envs/coding \
-  --deselect tests/policy/test_kernels.py::test_kept_memory_is_not_fetched_from_the_system_again
+  tests/spaces/test_pack.py tests/advantage tests/envs tests/contract --ignore tests/envs/coding \
+  $(addprefix tests/ops/test_,advantage.py advantage_oracles.py lstm.py mlp.py native.py ppo_loss.py sample.py) \
+  --deselect tests/ops/test_native.py::test_kept_memory_is_not_fetched_from_the_system_again
 sanitize: .venv-sanitize/.ready  ## the tests of the compiled core, with the address and undefined-behaviour sanitizers in it
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so.6)" \
 	  ASAN_OPTIONS=detect_leaks=0:halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc \

@@ -1,6 +1,6 @@
 """Claims about the advantage kernels, beside other ways to compute the same: python benchmarks/advantage.py [--out FILE] [case ...]
 
-For [2048 x 64] and [8192 x 128], a case each: `fugu.advantage.gae` and `vtrace` into a given output with one and two threads, a
+For [2048 x 64] and [8192 x 128], a case each: `fugu.ops.gae` and `vtrace` into a given output with one and two threads, a
 torch loop over the same segment-major data (one thread), SB3's RolloutBuffer (numpy, over its own time-major data), a scalar C++ loop
 one row at a time as a stand-in for PufferLib's kernel (scalar_advantage.cpp, compiled here), and plain copies. GAE reads 10 bytes per
 row and writes 4; "copy" copies those 14 bytes, "copy of the inputs" the 10. Needs the extra `sb3` and a C++ compiler.

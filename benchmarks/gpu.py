@@ -191,7 +191,7 @@ def line(result: dict[str, Any]) -> str:
 
 
 def env_alone(repeats: int) -> dict[str, Any]:
-    from fugu.cuda.graph import Recorded
+    from fugu.gpu.graph import Recorded
     from fugu.vector import make
     from fugu.vector.config import VectorConfig
 
@@ -219,7 +219,7 @@ def env_alone(repeats: int) -> dict[str, Any]:
 
 def kernels(repeats: int) -> dict[str, Any]:
     from fugu.advantage import gae, vtrace
-    from fugu.cuda.graph import Recorded
+    from fugu.gpu.graph import Recorded
 
     results = {}
     for segments, horizon in ((8192, 64), (65536, 32)):

@@ -1,6 +1,6 @@
 """Claims about the CPU kernels of PPO, beside torch: python benchmarks/kernels.py [CASE...] [--out FILE]
 
-Each kernel of `fugu.policy.kernels` against its torch reference on the same data: the MLPs 4-64-64 and 118-128 forward and backward
+Each native kernel of `fugu.ops` against its torch reference on the same data: the MLPs 4-64-64 and 118-128 forward and backward
 over 32,768 rows and forward alone over 4,096; the LSTM-128 with 118 inputs over 512 sequences of 64 rows, forward and backward, and
 a single step of 2,048 rows, beside torch's own `nn.LSTM` too; sampling from and the PPO loss of 4 choices over 32,768 rows. Beside
 them the sgemm rate of torch on the same cores, which the rates of MLP and LSTM are shares of. Times are milliseconds, on one and on
@@ -19,8 +19,11 @@ import torch
 from gymnasium import spaces as gs
 from torch import Tensor
 
-from fugu.algorithm import losses
-from fugu.policy import kernels
+from fugu import native
+from fugu.ops import lstm as memory
+from fugu.ops import mlp as small
+from fugu.ops import ppo_loss as losses
+from fugu.ops.sample import sample_categorical, sample_categorical_reference
 from fugu.policy.distribution import Distribution
 from harness import Result, alternate, main, microseconds, ratios, summaries
 
@@ -30,7 +33,7 @@ SGEMM_FLOPS = 2 * 512**3
 
 def compare(contestants: Callable[..., tuple[dict[str, Call], float]], *sizes: Any, repeats: int) -> dict[str, Any]:
     torch.manual_seed(0)
-    kernels.keep_freed_memory()
+    native.keep_freed_memory()
     calls, flops = contestants(*sizes)
     if flops:
         calls = {**calls, "sgemm": sgemm()}
@@ -88,7 +91,7 @@ def mlp(rows: int, widths: tuple[int, ...], backward: bool) -> tuple[dict[str, C
     weights, biases = [leaf(out, into, scale=into**-0.5) for out, into in sizes], [leaf(out) for out, _ in sizes]
     grad = torch.randn(rows, widths[-1])
     calls = {}
-    for name, function in (("fugu", kernels.mlp), ("torch", kernels.mlp_reference)):
+    for name, function in (("fugu", small.mlp), ("torch", small.mlp_reference)):
         forward = lambda function=function: function(x, weights, biases, "tanh")  # noqa: E731
         calls[name] = trained(forward, grad, [*weights, *biases]) if backward else inferred(forward)
     products = sum(out * into for out, into in sizes)
@@ -102,7 +105,7 @@ def lstm(batch: int, time: int, backward: bool, inputs: int = 118, hidden: int =
     module = torch.nn.LSTM(inputs, hidden, batch_first=True)
     grad = torch.randn(batch, time, hidden)
     calls = {}
-    for name, function in (("fugu", kernels.lstm), ("torch", kernels.lstm_reference)):
+    for name, function in (("fugu", memory.lstm), ("torch", memory.lstm_reference)):
         forward = lambda function=function: function(x, *weights, state, first)[0]  # noqa: E731
         calls[name] = trained(forward, grad, [x, *weights]) if backward else inferred(forward)
     whole = lambda: module(x)[0]  # noqa: E731
@@ -115,8 +118,8 @@ def lstm(batch: int, time: int, backward: bool, inputs: int = 118, hidden: int =
 def sample(rows: int, choices: int) -> tuple[dict[str, Call], float]:
     logits, uniform = torch.randn(rows, choices), torch.rand(rows)
     return {
-        "fugu": lambda: kernels.sample_categorical(logits, uniform),
-        "torch": lambda: kernels.sample_categorical_reference(logits, uniform),
+        "fugu": lambda: sample_categorical(logits, uniform),
+        "torch": lambda: sample_categorical_reference(logits, uniform),
     }, 0
 
 

@@ -1,6 +1,6 @@
 // GAE and V-trace over [segments, horizon] columns, on any number of threads with the same bits.
 //
-// The formula and its readable reference are in src/fugu/advantage/gae.py and vtrace.py, the arithmetic in advantage_kernel.h. This file
+// The formula and its readable reference are in src/fugu/ops/advantage.py, the arithmetic in advantage_kernel.h. This file
 // chooses the instruction set at run time, so that one wheel runs everywhere, and shares the segments out among threads.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Python faces of learn.h. Shapes are checked here; what the numbers mean is said in src/fugu/policy/kernels.py.
+// Python faces of learn.h. Shapes are checked here; what the numbers mean is said in src/fugu/ops/.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>

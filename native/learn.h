@@ -1,6 +1,6 @@
 // The learner's kernels for CPUs: small MLPs and LSTMs forward and backward, sampling and the PPO loss.
 //
-// What they compute is stated by the reference functions in src/fugu/policy/kernels.py and by src/fugu/algorithm/losses.py, how in the learn_*.h files that are included
+// What they compute is stated by the reference functions in src/fugu/ops/, how in the learn_*.h files that are included
 // here once per instruction set. This file chooses the set at run time, so that one wheel runs everywhere, and shares the work out
 // among threads. The cut into shares depends on the sizes alone and sums are taken in the order of shares, so the number of threads
 // does not change a bit of any result.

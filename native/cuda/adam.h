@@ -1,5 +1,5 @@
 // Adam with decoupled weight decay on one flat vector of parameters, its gradients where autograd left them. Reference:
-// trainer/adam.py, and trainer/optimizer.py for the bound on the gradient.
+// ops/adam.py, and trainer/optimizer.py for the bound on the gradient.
 //
 // Two launches: `adam_norm` adds up squares, block by block; in `adam_step` every block adds those sums in the same order, so all come
 // to the same norm, and takes the step. Nothing moves if the norm is not finite.

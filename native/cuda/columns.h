@@ -1,4 +1,4 @@
-// Rows of numbers on their way into and out of a fully connected layer in bfloat16. Reference: cuda/linear.py.
+// Rows of numbers on their way into and out of a fully connected layer in bfloat16. Reference: ops/linear.py.
 #pragma once
 
 #include "sequence.h"

@@ -1,4 +1,4 @@
-// Segments of a rollout, picked by number, all columns in one launch. Reference: rollout/batch.py Batch.rows.
+// Segments of a rollout, picked by number, all columns in one launch. Reference: ops/gather.py pick.
 //
 // A column lies in memory step by step: [steps][segments][bytes of a row]. Segments are picked in runs of neighbours, so that
 // columns of a few bytes are read in one piece too.

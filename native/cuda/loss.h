@@ -1,4 +1,4 @@
-// PPO's loss and its gradients in one pass over rows. Reference: algorithm/losses.py ppo_loss_of, policy/distribution.py.
+// PPO's loss and its gradients in one pass over rows. Reference: ops/ppo_loss.py ppo_loss_of, policy/distribution.py.
 //
 // Each block adds up its rows and writes its sums; `ppo_finish` adds those of all blocks, always in the same order.
 #pragma once

@@ -1,4 +1,4 @@
-// The part of an LSTM that is not a product of matrices, one step at a time: a thread per row and channel. Reference: policy/recurrent.py.
+// The part of an LSTM that is not a product of matrices, one step at a time: a thread per row and channel. Reference: ops/lstm.py.
 //
 // `gates` [rows, 4 size] hold i, f, g, o before their activations, which are computed again on the way back: that is cheaper than
 // keeping them. `Number` is the type of gates, h and their gradients; cells are float32. Before a row with `first` h and c are 0.

@@ -1,4 +1,4 @@
-// A whole LSTM sequence in one launch each way, in bfloat16 with sums in float32. Reference: policy/recurrent.py; lstm.h does it in steps.
+// A whole LSTM sequence in one launch each way, in bfloat16 with sums in float32. Reference: ops/lstm.py; lstm.h does it in steps.
 //
 // A block takes 16 segments through all steps. Warp w has channels 16 w to 16 w + 15 of all four gates and keeps their recurrent
 // weights in registers, so a step reads from memory only what the input adds to the gates. What the warps tell each other is h (or, on

@@ -1,4 +1,4 @@
-// One step of an LSTM without gradients, around one product: a thread per row and kWide channels. Reference: policy/recurrent.py.
+// One step of an LSTM without gradients, around one product: a thread per row and kWide channels. Reference: ops/lstm.py.
 //
 // `Number` is the type of x, gates and out; states are float32. Before a row with `first` h and c are 0.
 #pragma once

@@ -1,5 +1,5 @@
 // MinGRU's gates and its walk through time, forwards and backwards: a thread per segment and kWide channels. Reference:
-// policy/recurrent.py.
+// ops/mingru.py.
 //
 //   h[t] = h[t-1] + sigmoid(gate) (candidate - h[t-1])      out[t] = x[t] + sigmoid(highway) (h[t] - x[t])
 //

@@ -1,5 +1,5 @@
 // PPO's loss over a batch of rows, and its gradient for every parameter of the network of mlp.h, without anything of a row ever
-// leaving the multiprocessor. The loss is that of src/fugu/algorithm/losses.py.
+// leaving the multiprocessor. The loss is that of src/fugu/ops/ppo_loss.py.
 //
 // Three kernels. `prepare` counts the rows that matter and sums their advantages. `ppo` goes over tiles of rows, forward and
 // backward; a warp holds its own part of every layer's gradient in registers until all tiles of the block are done, then the block

@@ -27,7 +27,7 @@ struct RolloutArguments {
   int32_t carry;  // begin with the last row of the slabs: copy it to row 0
 };
 
-// The last choice of positive probability before which at most uniform * sum lies, as in policy/kernels.py.
+// The last choice of positive probability before which at most uniform * sum lies, as in ops/sample.py.
 template <typename N>
 __device__ inline int sample(const Logits<N>& now, float uniform) {
   const float target = uniform * now.sum;

@@ -1,4 +1,4 @@
-// Weights of rows that sum to 1, and advantages with mean 0 and deviation 1. Reference: algorithm/losses.py row_weight, normalized.
+// Weights of rows that sum to 1, and advantages with mean 0 and deviation 1. Reference: ops/ppo_loss.py row_weight, normalized.
 #pragma once
 
 #include "kernel.h"

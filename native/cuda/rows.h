@@ -46,7 +46,7 @@ __device__ inline Softmax softmax_of(const float* logits, int choices) {
 }
 
 // Gaussians: `row` holds the means and then the logs of the standard deviations.
-constexpr float kHalfLogTau = 0.918938533204672742f, kLogStdLow = -10.0f, kLogStdHigh = 4.0f;  // policy/config.py LOG_STD_RANGE
+constexpr float kHalfLogTau = 0.918938533204672742f, kLogStdLow = -10.0f, kLogStdHigh = 4.0f;  // ops/__init__.py LOG_STD_RANGE
 __device__ inline float clamped_log_std(float x) { return x < kLogStdLow ? kLogStdLow : x > kLogStdHigh ? kLogStdHigh : x; }
 __device__ inline float gaussian_logprob(const float* row, const float* action, int dims) {
   float sum = 0;

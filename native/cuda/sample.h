@@ -1,4 +1,4 @@
-// Actions and their log-probabilities. Reference: policy/kernels.py sample_categorical_reference, policy/distribution.py.
+// Actions and their log-probabilities. Reference: ops/sample.py sample_categorical_reference, policy/distribution.py.
 #pragma once
 
 #include "rows.h"

@@ -1,4 +1,4 @@
-// GAE and V-trace on the device. Reference: advantage/gae.py, advantage/vtrace.py.
+// GAE and V-trace on the device. Reference: ops/advantage.py.
 //
 // The recurrence A[t] = delta[t] + decay[t] A[t+1] runs backwards through time. A block has 32 segments and cuts time into kChunks
 // pieces of kSteps columns: a thread loads one piece of one segment into registers, composes it into "what comes out, given what

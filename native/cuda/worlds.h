@@ -25,7 +25,7 @@ constexpr int kMaskBytes = Traits<E>::kMasks ? Traits<E>::kChoices * E::agents :
 template <typename E>
 constexpr bool kOneStore = kObsBytes<E> == 4 || kObsBytes<E> == 8 || kObsBytes<E> == 16;
 
-// Shared memory of a warp, and of a block with this many threads. Python asks for as much: cuda/worlds.py.
+// Shared memory of a warp, and of a block with this many threads. Python asks for as much: vector/device_worlds.py.
 template <typename E>
 constexpr int kStagedBytes = 32 * ((kOneStore<E> ? 0 : kObsBytes<E>) + kMaskBytes<E>);
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from fugu.algorithm.config import MAPPOConfig, PPOConfig
-from fugu.algorithm.losses import ppo_loss_of, row_weight
 from fugu.algorithm.mappo import MAPPO
 from fugu.algorithm.scale import DecayingValueScale, PopArt
-from fugu.cuda import emulation
 from fugu.errors import ConfigError
+from fugu.gpu import emulation
+from fugu.ops.ppo_loss import ppo_loss_of, row_weight
 from fugu.policy.config import PolicyConfig
 from fugu.presets import preset
 from fugu.trainer import checkpoint

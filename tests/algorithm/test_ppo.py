@@ -13,11 +13,11 @@ from gymnasium import spaces as gs
 
 from fugu.advantage import vtrace_reference
 from fugu.algorithm.config import PPOConfig
-from fugu.algorithm.losses import explained_variance, normalized, ppo_loss_of, row_weight
 from fugu.algorithm.ppo import PPO, gae_of, priorities, without_open_turns
 from fugu.algorithm.scale import RewardScale, ValueScale
-from fugu.cuda import emulation
 from fugu.errors import ConfigError
+from fugu.gpu import emulation
+from fugu.ops.ppo_loss import explained_variance, normalized, ppo_loss_of, row_weight
 from fugu.policy.actor_critic import make_policy
 from fugu.policy.config import PolicyConfig
 from fugu.presets import preset

@@ -13,8 +13,8 @@ from gymnasium import spaces as gs
 from fugu.algorithm.config import PPOConfig, SafeConfig
 from fugu.algorithm.make import seeded
 from fugu.algorithm.safe_ppo import SafePPO
-from fugu.cuda import emulation
 from fugu.errors import ConfigError
+from fugu.gpu import emulation
 from fugu.policy.actor_critic import make_policy
 from fugu.policy.config import PolicyConfig
 from fugu.policy.critic import Critic

@@ -12,8 +12,8 @@ import torch
 from gymnasium import spaces as gs
 
 from fugu.algorithm.config import PPOConfig, TokenPPOConfig
-from fugu.algorithm.losses import explained_variance
 from fugu.errors import ConfigError
+from fugu.ops.ppo_loss import explained_variance
 from fugu.policy.config import PolicyConfig
 from fugu.policy.transformer import make_transformer
 from fugu.trainer import checkpoint

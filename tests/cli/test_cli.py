@@ -250,8 +250,8 @@ def test_doctor_says_what_a_gpu_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> str:
         raise GpuError("not found here")
 
-    monkeypatch.setattr("fugu.cuda.libraries.nvrtc_version", missing)
-    monkeypatch.setattr("fugu.cuda.libraries.driver_version", lambda: "12.8")
+    monkeypatch.setattr("fugu.gpu.libraries.nvrtc_version", missing)
+    monkeypatch.setattr("fugu.gpu.libraries.driver_version", lambda: "12.8")
     for gpus, status in (([], "info"), (["a card"], "warning")):
         monkeypatch.setattr("fugu.cli.doctor._gpus", lambda _, gpus=gpus: gpus)
         monkeypatch.setattr("fugu.cli.doctor.gpu_item", lambda device, name: Item(device, "ok", name))

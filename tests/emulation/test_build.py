@@ -15,7 +15,8 @@ import pytest
 
 import fugu
 from fugu.cli.main import main
-from fugu.emulation.build import build, cache_folder, load, shipped_headers
+from fugu.compiler import cache_folder, shipped_headers
+from fugu.emulation.build import build, load
 from fugu.emulation.native import names
 from fugu.errors import ConfigError, SpaceError, WorkerDied
 

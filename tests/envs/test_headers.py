@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from fugu.cli.new import NATIVE
-from fugu.emulation.build import find_compiler, shipped_headers
+from fugu.compiler import find_compiler, shipped_headers
 
 HEADERS = sorted(path.name for path in (shipped_headers() / "fugu" / "envs").glob("*.h") if path.name != "all.h")
 

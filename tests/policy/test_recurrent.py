@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fugu.ops.mingru import accumulate_in_rounds, accumulate_row_by_row, scan
 from fugu.policy import LSTM, MinGRU
-from fugu.policy.recurrent import accumulate_in_rounds, accumulate_row_by_row, scan
 
 BATCH, HORIZON, SIZE_IN, SIZE = 4, 9, 5, 6
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import fugu
-from fugu.cuda import emulation
-from fugu.rollout.batch import time_major
+from fugu.gpu import emulation
+from fugu.ops.gather import time_major
 from fugu.rollout.feed import Feed
 from fugu.rollout.onpolicy import Act, OnPolicy, Stopped
 from fugu.vector.vecenv import env_seeds

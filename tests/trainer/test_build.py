@@ -38,18 +38,20 @@ def test_a_network_is_not_random_in_training(tmp_path):
 
 
 def test_a_gpu_without_tf32_is_not_given_kernels_that_need_it(monkeypatch):
-    from fugu.cuda import emulation
     from fugu.errors import ConfigError
+    from fugu.gpu import emulation, use
     from fugu.trainer.precision import check_precision
 
     old, new = (7, 5), (8, 0)
     config = dataclasses.replace(preset("cartpole"), device="cuda", precision="tf32")
     card = torch.device("cuda")
+    of_card = use.has_tensor_cores
     with emulation():  # the network stays on the CPU: only the card's age is asked for
         trainer = make_trainer(preset("cartpole"))
+        monkeypatch.setattr(use, "has_tensor_cores", lambda _: of_card(card))
         for capability in (old, new):
             monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, capability=capability: capability)
-            trainer.algorithm.device, trainer.algorithm.fused = card, None
+            trainer.algorithm.fused = None
             trainer.algorithm.fuse(config)
             assert (trainer.algorithm.fused is None) == (capability == old)
     trainer.source.vec.close()

@@ -178,7 +178,7 @@ class Masked:
 @pytest.mark.parametrize("device", DEVICES)
 def test_forbidden_actions_count_in_the_loss_as_in_the_rollout(device, tmp_path):
     """The network is one that fused kernels take, but they know no action masks."""
-    from fugu.cuda import emulation
+    from fugu.gpu import emulation
 
     (tmp_path / "masked.py").write_text(MASKED)
     settings = config(device, env=f"{tmp_path / 'masked.py'}:Masked", env_kwargs={})
@@ -225,7 +225,7 @@ def test_fused_kernels_do_what_torch_does():
 
     On a CPU, where random numbers are the same whether they are drawn for one step or for all."""
     device = "cpu"
-    from fugu.cuda import emulation
+    from fugu.gpu import emulation
 
     scaled = PPOConfig(normalize_value=True, entropy_final=0.0)
     settings = config(device, ppo=scaled, policy=CORES["normalised"], precision="float32")

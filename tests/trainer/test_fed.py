@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from fugu.cuda import emulation
+from fugu.gpu import emulation
 from fugu.policy.config import PolicyConfig
 from fugu.rollout.feed import Feed
 from fugu.trainer import build, checkpoint

@@ -14,13 +14,13 @@ import torch
 
 import fugu
 from fugu.cli.main import main
-from fugu.cuda.libraries import nvrtc
-from fugu.cuda.module import EXACT, cubin
-from fugu.cuda.worlds import KERNELS, kernel_source
 from fugu.emulation.check.actions import action_rows, allowed
 from fugu.emulation.native import descriptions, names
 from fugu.errors import CallOrderError, ConfigError, GpuError, SpaceError
+from fugu.gpu.libraries import nvrtc
+from fugu.gpu.module import EXACT, cubin
 from fugu.vector.device import DeviceRows, DeviceVec
+from fugu.vector.device_worlds import KERNELS, kernel_source
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 COLUMNS = ("obs", "reward", "terminated", "truncated", "first", "mask", "action_mask", "cost")

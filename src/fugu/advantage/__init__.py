@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fugu.advantage.gae import gae, gae_reference
-from fugu.advantage.vtrace import vtrace, vtrace_reference
+from fugu.ops.advantage import gae, gae_reference, vtrace, vtrace_reference
 
 __all__ = ["gae", "gae_reference", "vtrace", "vtrace_reference"]

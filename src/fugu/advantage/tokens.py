@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fugu.advantage.gae import gae
+from fugu.ops.advantage import gae
 
 
 def token_gae(value: Tensor, reward: Tensor, counts: Tensor, *, gamma: float, lam: float) -> Tensor:

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from fugu.algorithm.config import MAPPOConfig, TeamPPOConfig
 from fugu.algorithm.contract import Algorithm, Metrics
-from fugu.algorithm.losses import explained_variance
 from fugu.algorithm.parts.estimates import entropy_at, gae_of, may_wait, with_estimates, with_rewards
 from fugu.algorithm.parts.scale import DecayingValueScale, PopArt, RewardScale
 from fugu.algorithm.parts.surrogate import Surrogate, chosen, state_of, stops_at
 from fugu.algorithm.settings import MAPPOSettings
 from fugu.algorithm.setup import Agents, Setup, seeded
 from fugu.errors import ConfigError
+from fugu.ops.ppo_loss import explained_variance
 from fugu.policy.actor_critic import Output
 from fugu.policy.central import Actors, Critics, Parts, segments_together, together
 from fugu.ranks import ALONE, Ranks

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from fugu.algorithm.config import PPOConfig
 from fugu.algorithm.contract import Algorithm, Metrics
-from fugu.algorithm.losses import explained_variance
 from fugu.algorithm.parts.estimates import entropy_at, gae_of, may_wait, with_estimates, with_rewards
 from fugu.algorithm.parts.scale import RewardScale, ValueScale
 from fugu.algorithm.parts.surrogate import Surrogate, act_with_value, stops_at
 from fugu.algorithm.settings import PPOSettings
 from fugu.algorithm.setup import Setup
+from fugu.ops.ppo_loss import explained_variance
 from fugu.policy.actor_critic import ActorCritic, Output
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.acting import Act, Seen

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from fugu.algorithm.config import PPOConfig, SafeConfig
 from fugu.algorithm.contract import Algorithm, Metrics
-from fugu.algorithm.losses import by_importance, explained_variance, row_weight
 from fugu.algorithm.parts.estimates import entropy_at, gae_of, may_wait, with_estimates, with_rewards
 from fugu.algorithm.parts.multiplier import CostMeter, Multiplier
 from fugu.algorithm.parts.scale import RewardScale, ValueScale
@@ -27,11 +26,13 @@ from fugu.algorithm.settings import SafePPOSettings
 from fugu.algorithm.setup import Setup, seeded
 from fugu.emulation.env import cost_metric
 from fugu.errors import ConfigError
+from fugu.ops.gather import flat, time_major, unflat
+from fugu.ops.ppo_loss import by_importance, explained_variance, row_weight
 from fugu.policy.actor_critic import ActorCritic, Output
 from fugu.policy.critic import Critic
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.acting import Act, Seen
-from fugu.rollout.batch import Batch, flat, time_major, unflat
+from fugu.rollout.batch import Batch
 
 CLOSE = 0.1
 """a limit counts as kept if it is missed by no more than this share of it, over the last few batches"""

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from fugu.algorithm.config import PPOConfig, SelfPlayConfig
 from fugu.algorithm.contract import Algorithm, Metrics
-from fugu.algorithm.losses import explained_variance
 from fugu.algorithm.parts.estimates import entropy_at, gae_of, with_estimates, with_rewards
 from fugu.algorithm.parts.ratings import Ratings
 from fugu.algorithm.parts.scale import RewardScale, ValueScale
@@ -27,6 +26,7 @@ from fugu.algorithm.parts.surrogate import Surrogate, act_with_value, state_of, 
 from fugu.algorithm.settings import SelfPlaySettings
 from fugu.algorithm.setup import Setup
 from fugu.errors import ConfigError
+from fugu.ops.ppo_loss import explained_variance
 from fugu.policy.actor_critic import ActorCritic, Output
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.acting import Act, Seen

@@ -19,13 +19,13 @@ from fugu.advantage.tokens import token_gae
 from fugu.algorithm.config import SurrogateConfig
 from fugu.algorithm.config_episodes import TokenPPOConfig
 from fugu.algorithm.contract import Algorithm, Metrics
-from fugu.algorithm.losses import Loss, explained_variance, normalized, ppo_loss_of, row_weight, weighed
 from fugu.algorithm.parts.accumulate import in_parts
 from fugu.algorithm.parts.episodic import cut_off, draw
 from fugu.algorithm.parts.surrogate import loss_settings, stops_at
 from fugu.algorithm.settings import TokenPPOSettings
 from fugu.algorithm.setup import Setup
 from fugu.errors import ConfigError
+from fugu.ops.ppo_loss import Loss, explained_variance, normalized, ppo_loss_of, row_weight, weighed
 from fugu.policy.transformer import Transformer
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.acting import Act, Seen

@@ -169,8 +169,8 @@ def _cuda() -> Iterator[Item]:
         return
     import torch
 
-    from fugu.cuda.libraries import driver_version, nvrtc_path, nvrtc_version
     from fugu.errors import FuguError
+    from fugu.gpu.libraries import driver_version, nvrtc_path, nvrtc_version
 
     gpus = _gpus(torch)
     missing: Status = "warning" if gpus else "info"  # without a GPU nobody misses them

@@ -11,23 +11,20 @@ import hashlib
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fugu.compiler import cache_folder, find_compiler, no_cache, shipped_flags, shipped_headers
 from fugu.emulation.native import descriptions, forget_descriptions, is_name
-from fugu.errors import ConfigError, FuguError
+from fugu.errors import ConfigError
 from fugu.native import native
 
-COMPILERS = ("c++", "g++", "clang++")
 # hidden: without it the loader lets two libraries share what is static in equally named structs, and the older one wins
 LIBRARY = ("-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden")
 FAST = ("-DNDEBUG",)
-DEBUG = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 PRINTING = ("-fdiagnostics-color=never", "-fmax-errors=5")
 MAX_LINES = 40
 """of a compiler's complaint that are shown"""
@@ -42,31 +39,6 @@ extern "C" __attribute__((visibility("default"))) const fugu::EngineApi* fugu_en
 """
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Compiler:
-    path: str
-    version: str
-
-    @property
-    def debug_flags(self) -> tuple[str, ...]:
-        """With the bounds of an array at the end of a struct checked as well, which is where State often has one."""
-        return (*DEBUG, *(("-shared-libasan", "-fstrict-flex-arrays=3") if self._is_clang else ("-fsanitize=bounds-strict",)))
-
-    def sanitizers(self) -> str:
-        """The libraries that must be in a process before anything compiled with ``debug_flags``: the sanitizers', and the
-        standard library's, or they cannot see what it throws."""
-        wanted = (f"libclang_rt.asan-{os.uname().machine}.so" if self._is_clang else "libasan.so", "libstdc++.so.6")
-        commands = [[self.path, f"-print-file-name={name}"] for name in wanted]
-        found = [subprocess.run(command, capture_output=True, text=True).stdout.strip() for command in commands]
-        if not os.path.isabs(found[0]):  # a compiler that does not find a file gives its name back
-            raise ConfigError(f"{self.path} has no address sanitizer ({wanted[0]}); install it, or build without --debug")
-        return " ".join(os.path.realpath(file) for file in found if os.path.isabs(file))
-
-    @property
-    def _is_clang(self) -> bool:
-        return "clang" in self.version
 
 
 def is_built(env: Any) -> bool:
@@ -132,52 +104,12 @@ def debug_environment() -> Mapping[str, str]:
     }
 
 
-def find_compiler() -> Compiler:
-    for name in COMPILERS:
-        if path := shutil.which(name):
-            return Compiler(path, subprocess.run([path, "--version"], capture_output=True, text=True).stdout)
-    raise ConfigError(
-        f"no C++ compiler here (looked for {', '.join(COMPILERS)}); install one: apt install g++, dnf install gcc-c++, "
-        "or conda install gxx"
-    )
-
-
-def shipped_headers() -> Path:
-    """The folder with ``fugu/env.h``. It lies beside the compiled core, so the two are always of one version."""
-    if native is None:
-        raise ConfigError("compiling an environment needs fugu's compiled core, which is not available here; see fugu doctor")
-    folder = Path(native.__file__).parent / "include"
-    if not (folder / "fugu" / "env.h").is_file():
-        raise FuguError(f"fugu's headers are missing from {folder}; reinstall fugu-rl")
-    return folder
-
-
-def shipped_flags() -> tuple[str, ...]:
-    """How the core itself was compiled: optimization, warnings, floating point. What ``debug`` adds comes later and wins."""
-    lines = (shipped_headers() / "fugu" / "flags.txt").read_text().splitlines()
-    return tuple(line for line in lines if line.startswith("-"))
-
-
-def cache_folder() -> Path:
-    asked = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    folder = (asked if asked.is_absolute() else Path.home() / ".cache") / "fugu"  # the standard says to ignore relative ones
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _no_cache(folder, error) from error
-    return folder
-
-
-def _no_cache(folder: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"cannot write to the cache folder {folder}: {error.strerror}; set XDG_CACHE_HOME to another")
-
-
 def _compile(command: list[str], header: Path, library: Path) -> None:
     """Into a folder of its own, and moved from there: two processes that build the same thing do not meet."""
     try:
         temporary = tempfile.TemporaryDirectory(dir=library.parent)
     except OSError as error:
-        raise _no_cache(library.parent, error) from error
+        raise no_cache(library.parent, error) from error
     with temporary as folder:
         source, made = Path(folder) / "environment.cpp", Path(folder) / "environment.so"
         source.write_text(SOURCE.format(header=header))

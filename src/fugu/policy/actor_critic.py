@@ -7,31 +7,25 @@ and the memory after the last row. Without a memory ``state_size`` is 0 and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from gymnasium import spaces as gs
 from torch import Tensor, nn
 
-from fugu.cuda.linear import takes_half
-from fugu.cuda.use import ready
 from fugu.errors import ConfigError
-from fugu.native import native
+from fugu.ops.gather import flat, time_major, unflat
+from fugu.ops.mlp import runs_natively
 from fugu.policy.choices import Drawn, Judged
 from fugu.policy.config import PolicyConfig
 from fugu.policy.distribution import Distribution
-from fugu.policy.encoder import is_real
-from fugu.policy.kernels import ACTIVATIONS as NATIVE_ACTIVATIONS
+from fugu.policy.encoder import is_real, is_vector
 from fugu.policy.load import build_net, try_net
 from fugu.policy.net import DefaultNet
 from fugu.policy.normalize import RunningMoments
 from fugu.policy.recurrent import LSTM, MinGRU
-from fugu.rollout.batch import flat, time_major, unflat
 from fugu.spaces import Layout
 from fugu.spaces.views import leaf_tensors
-
-Advance = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Output(NamedTuple):
@@ -46,7 +40,7 @@ class Output(NamedTuple):
 def make_policy(
     observation_space: gs.Space, action_space: gs.Space, config: PolicyConfig | None = None, *, seed: int | None = None
 ) -> ActorCritic:
-    """A policy for these spaces. With ``seed`` its weights depend on nothing else, and torch's own generator is left alone."""
+    """Make a policy for these spaces. With ``seed`` its weights depend on nothing else, and torch's own generator is left alone."""
     config = config or PolicyConfig()
     if seed is None:
         return ActorCritic(observation_space, action_space, config)
@@ -83,20 +77,21 @@ class ActorCritic(nn.Module):
             else {}
         )
         """by index of the leaf; empty unless observations are normalised"""
+        self._is_vector = is_vector(observation_space) and not self.moments
+        """whether a row is the observation as the network gets it"""
         zeros = torch.from_numpy(self.obs_layout.zeros(2))
         core_size = None if self.core is None else config.core_size
         try_net(self.net, config.net, self.structured(zeros), core_size, self.distribution.size)
 
     @property
     def computed_natively(self) -> bool:
-        """Whether nearly all of the work is done by the kernels of ``kernels.py``."""
-        if native is None or not isinstance(self.net, DefaultNet) or isinstance(self.core, MinGRU):
+        """Whether nearly all of the work is done by native kernels."""
+        if not isinstance(self.net, DefaultNet) or isinstance(self.core, MinGRU) or self.net.encoder.convolves:
             return False
-        on_cpu = next(self.parameters()).device.type == "cpu"
-        return on_cpu and self.net.trunk.activation in NATIVE_ACTIVATIONS and not self.net.encoder.convolves
+        return runs_natively(next(self.parameters()), self.net.trunk.activation)
 
     def initial_state(self, n: int, device: torch.device | str | None = None) -> Tensor:
-        """``[n, state_size]``: the memory at the start of an episode."""
+        """Return ``[n, state_size]``, the memory at the start of an episode."""
         return torch.zeros(n, self.state_size, device=device)
 
     def forward(self, obs: Tensor, state: Tensor | None, first: Tensor) -> Output:
@@ -114,7 +109,7 @@ class ActorCritic(nn.Module):
         return isinstance(net, DefaultNet) and net.value_trunk is None and d.heads == d.dims == 1
 
     def joint_step(self, obs: Tensor, state: Tensor | None, first: Tensor) -> tuple[Tensor, Tensor | None]:
-        """One row further: ``[B, choices + 1]``, logits and value as that layer puts them out, and the memory."""
+        """Go one row further: return ``[B, choices + 1]``, logits and value as that layer puts them out, and the memory."""
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.in_bf16):
             hidden = self.net.encode(self.structured(obs))
             if self.core is not None:
@@ -125,7 +120,7 @@ class ActorCritic(nn.Module):
         if self.core is None:
             params, value = self._whole(obs)
         else:
-            hidden, state = self._remember(self.core.step, self.net.encode(self.structured(obs)), state, first)
+            hidden, state = self.core.step(self.net.encode(self.structured(obs)), state, first)
             params, value = self.net.decode(hidden)
         return Output(params, value.reshape(first.shape), state)
 
@@ -134,35 +129,26 @@ class ActorCritic(nn.Module):
             by_time = time_major(first)
             params, value = self._whole(flat(obs, by_time))
             return Output(unflat(params, first, by_time), unflat(value.reshape(-1), first, by_time), state)
-        if self.core.takes_segments(obs.device):
+        if self.core.takes_segments:
             hidden = self.net.encode(self.structured(obs.flatten(0, 1))).unflatten(0, first.shape)
-            out, state = self._remember(self.core.sequence, hidden, state, first)
+            out, state = self.core.sequence(hidden, state, first)
             params, value = self.net.decode(out.flatten(0, 1))
             return Output(params.unflatten(0, first.shape), value.reshape(first.shape), state)
         # this core goes row by row, so rows of one time lie together from here on; its transposing back costs nothing then
         times = first.t().shape
         hidden = self._encoded(obs.transpose(0, 1))  # [T, B, hidden_size]
-        out, state = self._remember(self.core.sequence, hidden.transpose(0, 1), state, first)
+        out, state = self.core.sequence(hidden.transpose(0, 1), state, first)
         params, value = self.net.decode(out.transpose(0, 1).flatten(0, 1))
         return Output(params.unflatten(0, times).transpose(0, 1), value.reshape(times).t(), state)
 
     def _encoded(self, obs: Tensor) -> Tensor:
-        """``net.encode`` of ``[T, B, *row]``, rows of one time one after the other."""
-        reads_rows = isinstance(self.net, DefaultNet) and self.net.reads_rows and not self.moments
-        if reads_rows and obs.dim() == 3 and takes_half(obs, *self.net.trunk.parameters()):
-            return self.net.trunk(obs)  # wherever they lie: that saves a copy
+        """Return ``net.encode`` of ``[T, B, *row]``, rows of one time one after the other."""
+        if isinstance(self.net, DefaultNet) and self.net.reads_rows:
+            return self.net.encode(self.structured(obs))  # wherever the rows lie: that may save a copy
         return self.net.encode(self.structured(obs.flatten(0, 1))).unflatten(0, obs.shape[:2])
 
-    def _remember(self, advance: Advance, hidden: Tensor, state: Tensor | None, first: Tensor) -> tuple[Tensor, Tensor]:
-        """``core.step`` or ``core.sequence``; on a CPU always in float32, which the kernels of a memory compute there."""
-        assert state is not None
-        if not self.in_bf16 or ready(state):
-            return advance(hidden, state, first)
-        with torch.autocast("cpu", enabled=False):
-            return advance(hidden.float(), state, first)
-
     def _whole(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Parameters and values of ``rows [N, *row]`` without a core between encoder and heads."""
+        """Return parameters and values of ``rows [N, *row]`` without a core between encoder and heads."""
         obs = self.structured(rows)
         return self.net.whole(obs) if hasattr(self.net, "whole") else self.net.decode(self.net.encode(obs))
 
@@ -176,7 +162,7 @@ class ActorCritic(nn.Module):
         *,
         greedy: bool = False,
     ) -> Drawn:
-        """One choice per row (``choices.py``)."""
+        """Make one choice per row (``choices.py``)."""
         out = self(obs, state, first)
         if greedy:
             action = self.distribution.mode(out.params, action_mask)
@@ -205,7 +191,9 @@ class ActorCritic(nn.Module):
             moments.update(leaves[int(index)], mask)  # type: ignore[operator]
 
     def structured(self, rows: Tensor) -> Any:
-        """Rows as the space's own structure, reals normalised if asked for; otherwise views."""
+        """Return rows as the space's own structure, reals normalised if asked for; otherwise views."""
+        if self._is_vector and rows.dtype is torch.float32 and rows.shape[-1:] == self.obs_layout.row_shape:
+            return rows
         leaves = leaf_tensors(self.obs_layout, rows)
         for index, moments in self.moments.items():
             leaves[int(index)] = moments(leaves[int(index)])

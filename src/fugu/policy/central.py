@@ -17,12 +17,13 @@ from gymnasium import spaces as gs
 from torch import Tensor, nn
 
 from fugu.errors import ConfigError
+from fugu.ops.gather import time_major
 from fugu.policy.actor_critic import ActorCritic, Output
 from fugu.policy.config import PolicyConfig
 from fugu.policy.encoder import Encoder, is_real
-from fugu.policy.layers import MLP, VALUE_GAIN, Linear, orthogonal
+from fugu.policy.layers import VALUE_GAIN, orthogonal
+from fugu.policy.net import MLP, Linear
 from fugu.policy.normalize import RunningMoments
-from fugu.rollout.batch import time_major
 from fugu.spaces import Layout
 from fugu.spaces.views import leaf_tensors, write_leaves
 
@@ -52,7 +53,7 @@ class Parts:
         """leaves that actors see"""
 
     def seen(self, sees: str) -> tuple[list[int], Layout]:
-        """The leaves that a critic looks at, of each row, and a layout that has just these."""
+        """Return the leaves that a critic looks at, of each row, and a layout that has just these."""
         if sees in ("own", "observations"):
             return self.own, Layout(self.own_space)
         assert self.state_space is not None
@@ -62,13 +63,13 @@ class Parts:
 
 
 def together(obs: Tensor, agents: int) -> Tensor:
-    """Beside each row those of all agents of its world: ``[B, *row]`` -> ``[B, agents, *row]``."""
+    """Put beside each row those of all agents of its world: ``[B, *row]`` -> ``[B, agents, *row]``."""
     worlds = obs.unflatten(0, (-1, agents)).unsqueeze(1)
     return worlds.expand(-1, agents, *worlds.shape[2:]).flatten(0, 1)
 
 
 def segments_together(obs: Tensor, agents: int) -> Tensor:
-    """The same for segments, ``[S, T, *row]`` -> ``[S, T, agents, *row]``, in memory as ``obs`` lies."""
+    """Do the same for segments, ``[S, T, *row]`` -> ``[S, T, agents, *row]``, in memory as ``obs`` lies."""
     rows = together(obs.transpose(0, 1).flatten(0, 1), agents)  # worlds of one time are neighbours, as when stepping
     seen = rows.unflatten(0, (obs.shape[1], obs.shape[0])).transpose(0, 1)
     return seen if time_major(obs) else seen.contiguous()
@@ -124,7 +125,7 @@ class Actors(nn.Module):
             net.observe(rows, mask & (self.group[agent] == i)[:, None])  # type: ignore[operator]
 
     def _own(self, obs: Tensor, agent: Tensor) -> Tensor:
-        """Rows as the networks see them."""
+        """Return rows as the networks see them."""
         if not self.told and not self.parts.state:
             return obs
         leaves = leaf_tensors(self.parts.layout, obs)
@@ -179,7 +180,7 @@ class Critic(nn.Module):
             return self.trunk(features, self.head).float().view(batch)
 
     def _flat(self, leaf: Tensor, i: int, axes: int) -> Tensor:
-        """Leaf ``i`` of those seen as ``[rows (* agents), ...]``, normalised if asked for."""
+        """Return leaf ``i`` of those seen as ``[rows (* agents), ...]``, normalised if asked for."""
         axes += self.joined
         if f"0 {i}" in self.moments:
             if self.joined:
@@ -217,7 +218,7 @@ class Critics(nn.Module):
         return by_group(self.nets, self.group[agent], of_group)[0]
 
     def observe(self, obs: Tensor, mask: Tensor, agent: Tensor) -> None:
-        """The same for critics: those who see all agents take in the rows of all."""
+        """Do the same for critics: those who see all agents take in the rows of all."""
         for i, net in enumerate(self.nets):
             counts = mask if self.sees == "observations" else mask & (self.group[agent] == i)[:, None]
             net.observe(obs, counts)  # type: ignore[operator]
@@ -226,7 +227,7 @@ class Critics(nn.Module):
 def by_group(
     nets: nn.ModuleList, group: Tensor, call: Callable[[nn.Module, Tensor | None], tuple[Tensor, ...]]
 ) -> list[Tensor]:
-    """``call(net, index)`` for each net with the rows of its group; results in the order of the rows. Without index: all rows."""
+    """Return ``call(net, index)`` for each net with the rows of its group, in the order of the rows. Without index: all rows."""
     if len(nets) == 1:
         return list(call(nets[0], None))
     if group.is_cuda:
@@ -238,11 +239,11 @@ def by_group(
 
 
 def _chosen(nets: nn.ModuleList, group: Tensor, call: Callable[[nn.Module, Tensor | None], tuple[Tensor, ...]]) -> list[Tensor]:
-    """The same with more work but without asking how many rows a group has, which a CUDA graph could not record."""
+    """Do the same with more work but without asking how many rows a group has, which a CUDA graph could not record."""
     rows = torch.arange(len(group), device=group.device)
     return [torch.stack(parts)[group, rows] for parts in zip(*(call(net, None) for net in nets), strict=True)]
 
 
 def along(rows: Tensor, batch: Sequence[int]) -> Tensor:
-    """``[B, n]`` -> ``[*batch, n]``: what a segment has once, at each of its steps."""
+    """Return ``[*batch, n]`` of ``[B, n]``: what a segment has once, at each of its steps."""
     return rows.view(len(rows), *(1,) * (len(batch) - 1), -1).expand(*batch, -1)

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fugu.errors import ConfigError, did_you_mean
+from fugu.ops import LOG_STD_RANGE
 
 Activation = Literal["tanh", "relu", "gelu", "silu"]
 Core = Literal["none", "lstm", "mingru"]
 Std = Literal["free", "state"]
-
-LOG_STD_RANGE = (-10.0, 4.0)
-"""what the log of a Gaussian's standard deviation is clamped to: deviations from 0.000045 to 54.6"""
 
 _CHOICES = {
     "activation": ("tanh", "relu", "gelu", "silu"),

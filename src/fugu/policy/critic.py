@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fugu.policy.config import PolicyConfig
 from fugu.policy.encoder import Encoder
-from fugu.policy.layers import MLP, VALUE_GAIN, Linear, orthogonal
-from fugu.policy.net import leaves
+from fugu.policy.layers import VALUE_GAIN, orthogonal
+from fugu.policy.net import MLP, Linear, leaves
 from fugu.spaces import Layout
 
 

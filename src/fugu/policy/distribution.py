@@ -21,15 +21,11 @@ from gymnasium import spaces as gs
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from fugu.cuda.sample import block_of, sample_gaussian, words_gaussian
-from fugu.cuda.use import ready
 from fugu.errors import SpaceError
+from fugu.ops.sample import HALF_LOG_TAU, sample_categorical, sample_gaussian
 from fugu.policy.config import LOG_STD_RANGE
 from fugu.policy.env_action import EnvAction
-from fugu.policy.kernels import can_use_native, sample_categorical
 from fugu.spaces import Layout
-
-_HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
 class Distribution(nn.Module):
@@ -65,9 +61,12 @@ class Distribution(nn.Module):
         self.register_buffer("columns", columns.flatten(), persistent=False)
         self.only_categorical = self.heads == self.dims
         self.env_action = EnvAction(self.layout)
+        plain = isinstance(action_space, gs.Discrete) and action_space.start == 0
+        self._row_dtype = self.env_action.row_dtype if plain else None
+        """of one choice that the environment counts from 0 as well"""
 
     def sample(self, params: Tensor, action_mask: Tensor | None = None, generator: Generator | None = None) -> Tensor:
-        """``action [*batch, dims]``; all randomness comes from ``generator`` (None: torch's own)."""
+        """Return ``action [*batch, dims]``; all randomness comes from ``generator`` (None: torch's own)."""
         params = self._check(params)
         parts: list[Tensor] = []
         if self.heads:
@@ -90,21 +89,19 @@ class Distribution(nn.Module):
     def sample_with_logprob(
         self, params: Tensor, action_mask: Tensor | None = None, generator: Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """``sample`` and the ``logprob`` of what it chose, in one pass for a single choice and, on a GPU, for real numbers."""
-        if params.dim() == 2 and (self.heads == self.dims == 1 or self.reals == self.dims):
-            checked = self._check(params).detach()
-            on_device = ready(checked)
-            if self.heads and (on_device or can_use_native(checked)):
-                action, logprob = sample_categorical(checked, self._uniform(checked[:, 0], generator), action_mask)
-                return action.unsqueeze(-1), logprob
-            if self.reals and on_device and block_of(words_gaussian(self.reals)):
-                noise = torch.empty_like(checked[:, : self.reals]).normal_(generator=generator)
-                return sample_gaussian(checked, noise)
+        """Return ``sample`` and the ``logprob`` of what it chose, in one pass for a single choice or real numbers alone."""
+        if params.dim() == 2 and self.heads == self.dims == 1:
+            logits = self._check(params)
+            action, logprob = sample_categorical(logits, self._uniform(logits[:, 0], generator), action_mask)
+            return action.unsqueeze(-1), logprob
+        if params.dim() == 2 and self.reals == self.dims:
+            params = self._check(params)
+            return sample_gaussian(params, torch.empty_like(params[:, : self.reals]).normal_(generator=generator))
         action = self.sample(params, action_mask, generator)
         return action, self.logprob(params, action, action_mask)
 
     def mode(self, params: Tensor, action_mask: Tensor | None = None) -> Tensor:
-        """The most probable ``action [*batch, dims]``; of equally probable choices the first."""
+        """Return the most probable ``action [*batch, dims]``; of equally probable choices the first."""
         params = self._check(params)
         parts: list[Tensor] = []
         if self.heads:
@@ -116,7 +113,7 @@ class Distribution(nn.Module):
         return self._join(parts)
 
     def logprob(self, params: Tensor, action: Tensor, action_mask: Tensor | None = None) -> Tensor:
-        """``[*batch]``: log-probability (density, for Box elements) of ``action``, summed over its columns."""
+        """Return ``[*batch]``, the log-probability (density, for Box elements) of ``action``, summed over its columns."""
         params = self._check(params)
         terms: list[Tensor] = []
         if self.heads:
@@ -125,7 +122,7 @@ class Distribution(nn.Module):
         return _total(terms + self._other_logprob(params, action))
 
     def entropy(self, params: Tensor, action_mask: Tensor | None = None) -> Tensor:
-        """``[*batch]``: entropy summed over the columns, in nats; of Box elements that of the raw number."""
+        """Return ``[*batch]``, the entropy summed over the columns, in nats; of Box elements that of the raw number."""
         params = self._check(params)
         terms: list[Tensor] = []
         if self.heads:
@@ -133,7 +130,7 @@ class Distribution(nn.Module):
         return _total(terms + self._other_entropy(params))
 
     def evaluate(self, params: Tensor, action: Tensor, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """``(logprob, entropy)``, sharing what they have in common."""
+        """Return ``(logprob, entropy)``, sharing what they have in common."""
         params = self._check(params)
         logprobs: list[Tensor] = []
         entropies: list[Tensor] = []
@@ -146,7 +143,9 @@ class Distribution(nn.Module):
         return _total(logprobs + self._other_logprob(params, action)), _total(entropies + self._other_entropy(params))
 
     def to_env(self, action: Tensor) -> Tensor:
-        """``action [*batch, dims]`` -> rows ``[*batch, *row_shape]`` of the action layout."""
+        """Return rows ``[*batch, *row_shape]`` of the action layout for ``action [*batch, dims]``."""
+        if self._row_dtype is not None:
+            return action.to(self._row_dtype).reshape(action.shape[:-1])
         return self.env_action(action)
 
     def _check(self, params: Tensor) -> Tensor:
@@ -155,7 +154,7 @@ class Distribution(nn.Module):
         return params.float() if params.dtype in (torch.float16, torch.bfloat16) else params
 
     def _logits(self, params: Tensor, action_mask: Tensor | None) -> Tensor:
-        """``[*batch, heads, widest]``, or ``[*batch, widest]`` with one head; very low where there is no choice."""
+        """Return ``[*batch, heads, widest]``, or ``[*batch, widest]`` with one head; very low where there is no choice."""
         logits = params if self.size == self.choices else params[..., : self.choices]
         lowest = torch.finfo(logits.dtype).min / 2  # finite, also after the softmax subtracts the largest logit
         if action_mask is not None:
@@ -173,7 +172,7 @@ class Distribution(nn.Module):
         return params[..., self.choices : self.choices + self.binaries]
 
     def _gaussian(self, params: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log standard deviation, each ``[*batch, reals]``."""
+        """Return mean and log standard deviation, each ``[*batch, reals]``."""
         start = self.choices + self.binaries
         return params[..., start : start + self.reals], params[..., start + self.reals :].clamp(*LOG_STD_RANGE)
 
@@ -184,7 +183,7 @@ class Distribution(nn.Module):
         return logp.gather(-1, choice.unsqueeze(-1)).sum((-1, -2))
 
     def _spread(self, logp: Tensor) -> Tensor:
-        """Entropy ``[*batch]``; a choice that is not possible adds exp(lowest) * lowest = 0."""
+        """Return the entropy ``[*batch]``; a choice that is not possible adds exp(lowest) * lowest = 0."""
         return -(logp.exp() * logp).sum(-1 if self.heads == 1 else (-1, -2))
 
     def _other_logprob(self, params: Tensor, action: Tensor) -> list[Tensor]:
@@ -195,7 +194,7 @@ class Distribution(nn.Module):
         if self.reals:
             mean, log_std = self._gaussian(params)
             z = (action[..., self.dims - self.reals :] - mean) * (-log_std).exp()
-            terms.append((-0.5 * z * z - log_std).sum(-1) - self.reals * _HALF_LOG_TAU)
+            terms.append((-0.5 * z * z - log_std).sum(-1) - self.reals * HALF_LOG_TAU)
         return terms
 
     def _other_entropy(self, params: Tensor) -> list[Tensor]:
@@ -204,14 +203,14 @@ class Distribution(nn.Module):
             bits = self._bits(params)
             terms.append((F.softplus(bits) - bits * bits.sigmoid()).sum(-1))
         if self.reals:
-            terms.append(self._gaussian(params)[1].sum(-1) + self.reals * (0.5 + _HALF_LOG_TAU))
+            terms.append(self._gaussian(params)[1].sum(-1) + self.reals * (0.5 + HALF_LOG_TAU))
         return terms
 
     def _uniform(self, like: Tensor, generator: Generator | None) -> Tensor:
         return torch.empty_like(like).uniform_(generator=generator)
 
     def _join(self, parts: list[Tensor]) -> Tensor:
-        """Columns of each kind -> one action; a single head comes without its axis."""
+        """Join the columns of each kind into one action; a single head comes without its axis."""
         if self.heads == 1:
             parts[0] = parts[0].unsqueeze(-1)
         return (parts[0] if len(parts) == 1 else torch.cat([part.to(self.dtype) for part in parts], -1)).to(self.dtype)
@@ -222,7 +221,7 @@ def _total(terms: list[Tensor]) -> Tensor:
 
 
 def _elements(layout: Layout) -> tuple[list[int], int, int]:
-    """Choices of every categorical element, how many binary and how many real elements ``layout`` has."""
+    """Count choices of every categorical element, how many binary and how many real elements ``layout`` has."""
     counts: list[int] = []
     binaries = reals = 0
     for leaf in layout.leaves:

@@ -56,8 +56,13 @@ class Encoder(nn.Module):
         return torch.cat([part(leaf) for part, leaf in zip(self.parts, leaves, strict=True)], -1)
 
 
+def is_vector(space: gs.Space) -> bool:
+    """Say whether an observation is one flat vector of float32, which layers read as it is."""
+    return isinstance(space, gs.Box) and space.dtype == np.float32 and len(space.shape) == 1
+
+
 def is_image(leaf: Leaf) -> bool:
-    """Whether convolutions read this leaf."""
+    """Say whether convolutions read this leaf."""
     if not isinstance(leaf.space, gs.Box) or leaf.lead or 0 in leaf.shape:
         return False
     if len(leaf.shape) == 3 and leaf.dtype == np.uint8:
@@ -66,12 +71,12 @@ def is_image(leaf: Leaf) -> bool:
 
 
 def is_real(leaf: Leaf) -> bool:
-    """Whether the leaf holds measured numbers, which may be normalised; images are scaled by their bounds instead."""
+    """Say whether the leaf holds measured numbers, which may be normalised; images are scaled by their bounds instead."""
     return isinstance(leaf.space, gs.Box) and leaf.dtype.kind == "f" and not is_image(leaf)
 
 
 def width(part: nn.Module, leaf: Leaf) -> int:
-    """How many features ``part`` makes of ``leaf``: tried out on one row of zeros."""
+    """Count the features that ``part`` makes of ``leaf``, by trying it on one row of zeros."""
     with torch.no_grad():
         return part(torch.from_numpy(np.zeros((1, *leaf.shape), leaf.dtype))).shape[-1]
 
@@ -253,7 +258,7 @@ def _convolutions(channels: int, side: int) -> nn.Sequential:
 
 
 def _stack(channels: int, shapes: Sequence[tuple[int, int, int, int]]) -> nn.Sequential:
-    """Convolutions of (filters, kernel, stride, padding), flattened at the end."""
+    """Stack convolutions of (filters, kernel, stride, padding), flattened at the end."""
     layers: list[nn.Module] = []
     for filters, kernel, stride, padding in shapes:
         layers += [orthogonal(nn.Conv2d(channels, filters, kernel, stride, padding)), nn.ReLU(inplace=True)]
@@ -262,7 +267,7 @@ def _stack(channels: int, shapes: Sequence[tuple[int, int, int, int]]) -> nn.Seq
 
 
 def _channels_first(image: Tensor, last: bool) -> Tensor:
-    """``[rows, channels, height, width]``."""
+    """Return ``[rows, channels, height, width]``."""
     if image.dim() == 3:
         return image.unsqueeze(1)
     return image.permute(0, 3, 1, 2) if last else image
@@ -281,7 +286,7 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _scaling(space: gs.Box) -> tuple[np.ndarray, np.ndarray]:
-    """``low`` and ``scale`` per element, float32, so that (x - low) * scale is in 0..1; 0 and 1 without two finite bounds."""
+    """Return ``low`` and ``scale`` per element, float32, so that (x - low) * scale is in 0..1; 0 and 1 without two finite bounds."""
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     bounded = space.bounded_below & space.bounded_above & np.isfinite(low) & np.isfinite(high) & (high > low)
     with np.errstate(all="ignore"):

@@ -59,7 +59,7 @@ class EnvAction(nn.Module):
         return rows
 
     def _leaf(self, index: int, plan: _Plan, action: Tensor) -> Tensor:
-        """``[*batch, *leaf.shape]`` of the leaf's dtype."""
+        """Return ``[*batch, *leaf.shape]`` of the leaf's dtype."""
         start, length = plan.columns
         part = action if length == action.shape[-1] else action.narrow(-1, start, length)
         if plan.kind == "real":
@@ -110,7 +110,7 @@ class _Plan:
 
 
 def _columns(layout: Layout) -> list[tuple[int, int]]:
-    """Per leaf, the columns of the action it has: categorical leaves come first, then binary ones, then Box."""
+    """Return, per leaf, the columns of the action it has: categorical leaves come first, then binary ones, then Box."""
     kinds = [_kind(leaf) for leaf in layout.leaves]
     sizes = [math.prod(leaf.shape) for leaf in layout.leaves]
     ends = {kind: sum(size for size, other in zip(sizes, kinds, strict=True) if other < kind) for kind in range(3)}
@@ -126,6 +126,6 @@ def _kind(leaf: Leaf) -> int:
 
 
 def _inside(exact: np.ndarray, rounded: np.ndarray, direction: int) -> np.ndarray:
-    """``rounded``, moved to the next double in ``direction`` where rounding went past the bound ``exact``."""
+    """Return ``rounded``, moved to the next double in ``direction`` where rounding went past the bound ``exact``."""
     past = [(int(a) - int(b)) * direction > 0 for a, b in zip(exact, rounded, strict=True)]
     return np.where(past, np.nextafter(rounded, np.inf * direction), rounded)

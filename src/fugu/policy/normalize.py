@@ -60,7 +60,7 @@ class RunningMoments(nn.Module):
         self.count += count
 
     def forward(self, x: Tensor) -> Tensor:
-        """``clip((x - mean) / sqrt(var + epsilon))`` as float32, of the shape of ``x``."""
+        """Return ``clip((x - mean) / sqrt(var + epsilon))`` as float32, of the shape of ``x``."""
         dtype = x.dtype if x.dtype == torch.float64 else torch.float32
         scale = (self.var + EPSILON).rsqrt().to(dtype)
         return ((x.to(dtype) - self.mean.to(dtype)) * scale).clamp(-self.clip, self.clip).float()

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fugu.cuda.gather import COLUMNS, gather, lies_by_steps
-from fugu.cuda.use import ready
+from fugu.ops.gather import compact, pick
 from fugu.rollout.columns import PER_SEGMENT
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +62,11 @@ class Batch:
         return self.columns["reward"].shape[1]
 
     def compact(self) -> Batch:
-        """The same without gaps in memory: a part of a batch on a GPU is copied, so that its rows can be flattened.
+        """Return the same without gaps in memory: a part of a batch on a GPU is copied, so that its rows can be flattened.
 
         Observations stay where they are: they are most of a batch, and a policy reads them once, in whatever order they lie.
         """
-        whole = self.columns["reward"]
-        if not self._by_time or whole.t().is_contiguous() or not ready(whole):
-            return self
-        all_of_it = torch.zeros(1, dtype=torch.int64, device=whole.device)
-        copied = {name: column for name, column in self.columns.items() if name != "obs"}
-        return self.also(**gather(copied, all_of_it, once=self.once, together=len(whole)))
-
-    @property
-    def _by_time(self) -> bool:
-        return time_major(self.columns["reward"])
+        return self._with(compact(self.columns, self.columns["reward"], once=self.once, but=("obs",)))
 
     def also(self, **columns: Tensor) -> Batch:
         """Return the same batch with more columns, or other ones."""
@@ -99,50 +89,17 @@ class Batch:
         return Batch(columns, self.once, origin or self.origin)
 
     def rows(self, index: Tensor) -> Batch:
-        """The segments ``index`` names, whole; copies that lie in memory as the originals do.
+        """Return the segments ``index`` names, whole; copies that lie in memory as the originals do.
 
         On a GPU, where segments of a step are neighbours in memory, all columns are copied in one launch.
         """
         origin = None if self.origin is None else self.origin.of(index)
-        if ready(*self.columns.values(), half=True) and lies_by_steps(self.columns["reward"]) and len(self.columns) <= COLUMNS:
-            return self._with(gather(self.columns, index.to(self.columns["reward"].device), once=self.once), origin)
-        chosen = {
-            name: _select(column, index.to(column.device), by_time=name not in self.once and time_major(column))
-            for name, column in self.columns.items()
-        }
-        return self._with(chosen, origin)
+        return self._with(pick(self.columns, index, self.columns["reward"], once=self.once), origin)
 
     def part(self, start: int, stop: int) -> Batch:
-        """These segments; views."""
+        """Return these segments; views."""
         origin = None if self.origin is None else self.origin.of(torch.arange(start, min(stop, self.segments)))
         return self._with({name: column[start:stop] for name, column in self.columns.items()}, origin)
 
     def to(self, device: torch.device) -> Batch:
         return self._with({name: column.to(device, non_blocking=True) for name, column in self.columns.items()})
-
-
-def time_major(column: Tensor) -> bool:
-    """Whether rows of the same time lie together in the memory of ``column [segments, horizon, ...]``."""
-    return column.stride(0) < column.stride(1) and column.shape[0] > 1 and column.shape[1] > 1
-
-
-def flat(column: Tensor, by_time: bool) -> Tensor:
-    """``[segments, horizon, ...]`` -> ``[rows, ...]``, row after row of the same time or segment after segment.
-
-    Which one is said once for all columns that belong together, not read off each: then rows match whatever memory a computation
-    has put its result into. It is a view where the memory allows.
-    """
-    return column.transpose(0, 1).flatten(0, 1) if by_time else column.flatten(0, 1)
-
-
-def unflat(rows: Tensor, like: Tensor, by_time: bool) -> Tensor:
-    """The way back from ``flat``, to the shape of ``like [segments, horizon]``; a view."""
-    if by_time:
-        return rows.unflatten(0, (like.shape[1], like.shape[0])).transpose(0, 1)
-    return rows.unflatten(0, (like.shape[0], like.shape[1]))
-
-
-def _select(column: Tensor, index: Tensor, *, by_time: bool) -> Tensor:
-    if by_time:
-        return column.transpose(0, 1).index_select(1, index).transpose(0, 1)
-    return column.index_select(0, index)

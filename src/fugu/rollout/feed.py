@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fugu.cuda.graph import Recorded
-from fugu.cuda.half import weights_stay
 from fugu.emulation.env import Rows
+from fugu.gpu.graph import Recorded
+from fugu.ops.half import weights_stay
 from fugu.rollout.acting import Actor, Forms, zeros
 from fugu.rollout.device import Slab
 from fugu.rollout.source import Clock, Experience, Source, Stopped

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fugu.cuda.gather import copy_all
 from fugu.emulation.env import Rows
+from fugu.ops.gather import copy_all
 from fugu.rollout.device import Slab
 
 class Transfer:

@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 
 from fugu.algorithm.find import is_own
 from fugu.config import fitting, fixed_paths, override, to_toml
-from fugu.cuda import failure
 from fugu.emulation.place import from_anywhere, title
 from fugu.errors import ConfigError, FuguError, places, raised
+from fugu.gpu import failure
 from fugu.presets import preset
 from fugu.run import store
 from fugu.run.dashboard import Dashboard, Header

@@ -19,7 +19,7 @@ from fugu.algorithm.trial import try_algorithm
 from fugu.emulation.build import is_compiled
 from fugu.emulation.factory import tensor_env_class
 from fugu.errors import ConfigError, GpuError
-from fugu.policy.kernels import keep_freed_memory, set_threads
+from fugu.native import keep_freed_memory, set_threads
 from fugu.policy.normalize import RunningMoments
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.envs import Envs

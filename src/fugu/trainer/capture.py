@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from fugu.algorithm.contract import Metrics
-from fugu.cuda.graph import Recorded
-from fugu.cuda.half import weights_stay
+from fugu.gpu.graph import Recorded
+from fugu.ops.half import weights_stay
 from fugu.rollout.acting import generators
 from fugu.rollout.batch import Batch
 from fugu.rollout.source import Experience

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 
 from fugu.algorithm.contract import Algorithm
-from fugu.cuda.use import has_tensor_cores, ready
 from fugu.errors import ConfigError
 from fugu.rollout.device import Whole
 from fugu.trainer.config import TrainConfig
@@ -16,7 +15,7 @@ from fugu.vector.vecenv import VecEnv
 
 def fuse(algorithm: Algorithm, config: TrainConfig, vec: VecEnv | DeviceVec) -> Whole | None:
     """Let PPO of a small network learn in a few kernels. Returns what plays a whole horizon in one, where there is such a thing."""
-    if not ready(*algorithm.policy.parameters()) or not has_tensor_cores(algorithm.device) or config.precision == "bf16":
+    if config.precision == "bf16":
         return None
     from fugu.algorithm.parts.fused import Fused, FusedSurrogate
     from fugu.algorithm.ppo import PPO

@@ -9,11 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fugu.cuda.adam import DeviceAdam
-from fugu.cuda.use import ready
 from fugu.errors import ConfigError
+from fugu.ops.adam import Adam, DeviceAdam, make_adam
 from fugu.ranks import ALONE, Ranks
-from fugu.trainer.adam import Adam
 from fugu.trainer.config_parts import OptimizerConfig
 
 
@@ -102,9 +100,9 @@ class Part:
         self.adam: Adam | DeviceAdam | None = None
         self.muon: torch.optim.Optimizer | None = None
         if rest:
-            kind = DeviceAdam if not hidden and ready(*rest) else Adam
-            self.adam = kind(
+            self.adam = make_adam(
                 rest,
+                alone=not hidden,
                 learning_rate=config.learning_rate,
                 betas=(config.beta1, config.beta2),
                 eps=config.eps,

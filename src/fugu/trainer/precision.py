@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fugu.cuda.use import has_tensor_cores
 from fugu.errors import ConfigError
+from fugu.gpu.use import has_tensor_cores
 from fugu.policy.encoder import Image
 
 CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fugu.cuda.worlds import WorldParts, block_size, kernel_source, worlds_module
 from fugu.emulation.env import discrete_choices
 from fugu.emulation.native import descriptions, native_spec
 from fugu.errors import ConfigError
 from fugu.native import native
 from fugu.spaces import Layout
 from fugu.vector.device import DeviceRows
+from fugu.vector.device_worlds import WorldParts, block_size, kernel_source, worlds_module
 from fugu.vector.runner import Drained
 
 WARP = 32

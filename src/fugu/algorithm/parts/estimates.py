@@ -5,18 +5,15 @@ Everything is a function of columns ``[segments, horizon]``. ``turns`` says that
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fugu.advantage import gae
 from fugu.algorithm.config import TeamPPOConfig
-from fugu.algorithm.losses import normalized, row_weight
 from fugu.algorithm.parts.scale import RewardScale, ValueScale
-from fugu.cuda.trace import Trace, trace
-from fugu.cuda.use import ready
+from fugu.ops.advantage import estimate
+from fugu.ops.ppo_loss import normalized, row_weight
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.batch import Batch
 
@@ -69,18 +66,15 @@ def with_estimates(
 
 
 def gae_of(batch: Batch, gamma: float, lam: float, *, turns: bool) -> tuple[Tensor, Tensor]:
-    """Advantage and value target of ``reward``, ``value`` and ``bootstrap``. ``turns``: there may be rows of waiting agents."""
+    """Return advantage and value target of ``reward``, ``value`` and ``bootstrap``. ``turns``: there may be rows of waiting agents."""
     if turns:
         batch = batch.also(value=settled(batch, gamma))
-    traced = _on_device(batch, (gamma, gamma * lam, math.inf, math.inf))
-    if traced is not None and traced.target is not None:
-        return traced.advantage, traced.target
-    advantage = _per_segment(gae, batch, gamma=gamma, lam=lam, mask=True)
-    return advantage, advantage + batch["value"]
+    columns = (batch["value"], batch["reward"], batch["terminated"], batch["truncated"], batch["bootstrap"])
+    return estimate(*columns, batch["mask"], gamma=gamma, lam=lam)
 
 
 def settled(batch: Batch, gamma: float) -> Tensor:
-    """``value``, with rows on which an agent waits worth what came of it: what was paid meanwhile, and the value of its next turn.
+    """Return ``value``, with rows on which an agent waits worth what came of it: what was paid meanwhile, and the value of its next turn.
 
     Nothing trains what the network says of such rows. This way they add no error of their own to an advantage, and rewards that
     arrive on them reach the action before at full weight, whatever lambda is.
@@ -99,7 +93,7 @@ def settled(batch: Batch, gamma: float) -> Tensor:
 
 
 def without_open_turns(batch: Batch) -> Batch:
-    """The same where no segment ends amid an agent's wait: its last action there, of which it is not known what came of it, is left
+    """Return the same where no segment ends amid an agent's wait: its last action there, of which it is not known what came of it, is left
     out, and the one before it looks ahead to the value of that turn.
 
     The row after the segment is one on which the agent waits, so what the network says of it is nothing that was learned.
@@ -118,7 +112,7 @@ def without_open_turns(batch: Batch) -> Batch:
 def priorities(
     advantage: Tensor, mask: Tensor, power: float, correction: float | Tensor, ranks: Ranks = ALONE
 ) -> tuple[Tensor, Tensor]:
-    """How likely each segment is drawn, and what one that was drawn counts for (Schaul et al. 2016, arXiv:1511.05952).
+    """Return how likely each segment is drawn, and what one that was drawn counts for (Schaul et al. 2016, arXiv:1511.05952).
 
     A segment's priority is the mean of ``|advantage|`` over its unmasked rows, to ``power``. The importance ``(n p)^-correction``
     takes the bias of drawing by it back, wholly at 1 and as far as a mean over one minibatch can. Both are ``[segments]``.
@@ -131,21 +125,3 @@ def priorities(
     probability = torch.where(total > 0, raw / total.clamp(min=1e-30), 1.0 / segments)
     importance = torch.where(probability > 0, (segments * probability).clamp(min=1e-12) ** -correction, 0.0)
     return probability, importance
-
-
-def _on_device(batch: Batch, weights: tuple[float, float, float, float]) -> Trace | None:
-    """Advantage, target and surrogate by one kernel, on a GPU that has it. ``weights``: gamma, gamma * lambda, rho_clip, c_clip."""
-    columns = (batch["value"], batch["reward"], batch["terminated"], batch["truncated"], batch["bootstrap"])
-    if not ready(*columns):
-        return None
-    ratio = batch.get("ratio")
-    return trace(*columns, weights, ratio=ratio, mask=batch["mask"], target=True, surrogate=ratio is not None)
-
-
-def _per_segment(function, batch: Batch, *, mask: bool = False, **settings: float) -> Tensor:  # type: ignore[no-untyped-def]
-    """Run an advantage function on the columns it takes, wherever they are and however they lie in memory."""
-    names = ["value", "reward", "terminated", "truncated", "bootstrap", *(["ratio"] if "ratio" in batch else [])]
-    columns = [batch[name].detach() for name in names]
-    masks = {"mask": batch["mask"]} if mask else {}
-    masks = {name: column.cpu().contiguous() for name, column in masks.items()}
-    return function(*(column.cpu().contiguous() for column in columns), **masks, **settings).to(batch["value"].device)

@@ -1,23 +1,27 @@
 """PPO of a small network in a few kernels: a horizon in one launch, a minibatch's loss and gradient in three.
 
-What they compute is what ``PPO`` does with torch; ``cuda/mlp.py`` and ``cuda/mlp_rollout.py`` say which networks and environments
+What they compute is what ``PPO`` does with torch; ``ops/mlp_ppo.py`` and ``ops/mlp_rollout.py`` say which networks and environments
 they take. Rollout and loss have the same arithmetic, to the bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from fugu.algorithm.parts.scale import ValueScale
 from fugu.algorithm.parts.surrogate import LossAndMetrics, Surrogate, in_units_of_now, loss_settings
-from fugu.cuda.mlp import mlp_ppo
-from fugu.cuda.mlp_plan import MlpShape, card_of, moments_of, parameters_of, plan_rollout, plan_update, shape_of
-from fugu.cuda.mlp_rollout import RolloutSlabs, mlp_rollout, why_not
+from fugu.errors import ConfigError
+from fugu.gpu import use
+from fugu.ops.mlp_plan import MlpShape, card_of, plan_rollout, plan_update
+from fugu.ops.mlp_ppo import mlp_ppo
+from fugu.ops.mlp_rollout import RolloutSlabs, mlp_rollout, why_not
 from fugu.policy.actor_critic import ActorCritic
+from fugu.policy.encoder import Reals
+from fugu.policy.net import DefaultNet
 from fugu.policy.normalize import RunningMoments
 from fugu.rollout.batch import Batch
 from fugu.rollout.device import Slab
@@ -47,8 +51,11 @@ class Fused:
 
     def __init__(self, policy: ActorCritic, value_scale: ValueScale | None, passes: int) -> None:
         self.policy = policy
+        device = next(policy.parameters()).device
+        if not use.ready(*policy.parameters()) or not use.has_tensor_cores(device):
+            raise ConfigError(f"the fused network cannot be used: {device} has no kernels or no tensor cores for it")
         self.shape: MlpShape = shape_of(policy, passes, normalized=True)
-        self.card = card_of(next(policy.parameters()).device)
+        self.card = card_of(device)
         plan_update(self.shape, 1, self.card)  # refuses what does not fit
         self.moments: RunningMoments | None = moments_of(policy)
         self.value_moments = None if value_scale is None else value_scale.moments
@@ -90,3 +97,40 @@ class Fused:
             mlp_rollout(self.shape, worlds, slabs, weights, biases, **moments, carry=False)
 
         return fill
+
+
+def shape_of(policy: ActorCritic, passes: int = 1, *, normalized: bool = False) -> MlpShape:
+    """Return the shape of ``policy``; a ConfigError says why the fused network cannot compute it.
+
+    ``normalized``: the caller gives ``moments_of(policy)`` to the kernels, so observations may be normalised.
+    """
+    net, distribution = policy.net, policy.distribution
+    faults = {
+        "the policy has a network of its own": not isinstance(net, DefaultNet),
+        f"the policy has a memory ({policy.config.core})": policy.core is not None,
+        "observations are normalised": len(policy.moments) > 0 and not normalized,
+        "actions are not one choice": not (distribution.heads == distribution.dims == 1),
+    }
+    for reason, applies in faults.items():
+        if applies:
+            raise ConfigError(f"the fused network cannot be used: {reason}")
+    if net.value_trunk is not None:
+        raise ConfigError("the fused network cannot be used: policy and value do not share layers (share=False)")
+    leaf = policy.obs_layout.leaves[0]
+    if len(policy.obs_layout.row_shape) != 1:
+        raise ConfigError(f"the fused network cannot be used: an observation has the axes {leaf.shape}, not one")
+    if len(net.encoder.parts) != 1 or not isinstance(net.encoder.parts[0], Reals) or leaf.dtype != "float32":
+        raise ConfigError("the fused network cannot be used: an observation is not one Box of float32")
+    hidden = tuple(layer.out_features for layer in net.trunk.layers)
+    return MlpShape(net.encoder.size, hidden, distribution.choices, net.trunk.activation, passes)
+
+
+def parameters_of(policy: ActorCritic) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """Return weights and biases, from the first layer to the head: the order of ``policy.parameters()``, each layer's weight first."""
+    layers = [*policy.net.trunk.layers, policy.net.heads[0]]
+    return [layer.weight for layer in layers], [layer.bias for layer in layers]
+
+
+def moments_of(policy: ActorCritic) -> RunningMoments | None:
+    """Return what observations are normalised by."""
+    return cast("RunningMoments", policy.moments["0"]) if len(policy.moments) else None

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from fugu.ops.mingru import accumulate
 from fugu.policy.normalize import DecayingMoments, RunningMoments
-from fugu.policy.recurrent import accumulate
 
 
 class RewardScale(nn.Module):

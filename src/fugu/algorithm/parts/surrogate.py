@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fugu.advantage import vtrace
 from fugu.algorithm.config import SurrogateConfig, TeamPPOConfig
-from fugu.algorithm.losses import by_importance, ppo_loss, weighed
-from fugu.algorithm.parts.estimates import _on_device, _per_segment, settled
+from fugu.algorithm.parts.estimates import settled
 from fugu.algorithm.parts.scale import ValueScale
-from fugu.cuda.sample import choose
-from fugu.cuda.use import ready
+from fugu.ops.advantage import estimate
+from fugu.ops.gather import flat, time_major
+from fugu.ops.ppo_loss import by_importance, ppo_loss, weighed
+from fugu.ops.sample import choose
 from fugu.policy.actor_critic import ActorCritic, Output
 from fugu.policy.distribution import Distribution
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.acting import Act, Carry, Seen
-from fugu.rollout.batch import Batch, flat, time_major
+from fugu.rollout.batch import Batch
 
 LossAndMetrics = tuple[Tensor, dict[str, Tensor]]
 
@@ -31,7 +31,7 @@ LossAndMetrics = tuple[Tensor, dict[str, Tensor]]
 def act_with_value(policy: ActorCritic, seen: Seen, generator: torch.Generator, scale: ValueScale | None) -> Act:
     """Choose with ``policy``, and keep ``action``, ``logprob`` and ``value``."""
     distribution, state = policy.distribution, state_of(policy, seen)
-    if seen.into is not None and policy.joint and ready(seen.obs, seen.first):
+    if seen.into is not None and policy.joint:
         head, state = policy.joint_step(seen.obs, state, seen.first)
         moments = None if scale is None else scale.moments
         uniform = torch.rand(len(seen.first), generator=generator, device=seen.first.device)
@@ -136,16 +136,8 @@ class Surrogate:
         if self.turns:
             value = settled(batch, c.gamma)
             batch = batch.also(value=value)
-        on_device = _on_device(batch, (c.gamma, c.gamma * c.lam, c.rho_clip, c.c_clip))
-        if on_device is not None and on_device.target is not None and on_device.surrogate is not None:
-            return on_device.surrogate, on_device.target
-        traced = _per_segment(vtrace, batch, gamma=c.gamma, lam=c.lam, rho_clip=c.rho_clip, c_clip=c.c_clip)
-        ended = batch["terminated"] | batch["truncated"]
-        next_value = torch.cat([value[:, 1:], batch["bootstrap"][:, None]], 1)
-        next_traced = torch.cat([traced[:, 1:], torch.zeros_like(traced[:, :1])], 1)
-        delta = batch["reward"] + c.gamma * torch.where(batch["terminated"], 0.0, next_value) - value
-        advantage = delta + c.gamma * c.lam * torch.where(ended, 0.0, next_traced)
-        return torch.where(mask, advantage, 0.0), value + traced
+        columns = (batch["value"], batch["reward"], batch["terminated"], batch["truncated"], batch["bootstrap"])
+        return estimate(*columns, mask, gamma=c.gamma, lam=c.lam, ratio=ratio, rho_clip=c.rho_clip, c_clip=c.c_clip)
 
 
 def in_units_of_now(batch: Batch) -> Batch:

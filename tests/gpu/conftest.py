@@ -1,0 +1,5 @@
+"""The device on which kernels are tested, as in ``tests/ops``."""
+
+from tests.ops.conftest import device
+
+__all__ = ["device"]
