@@ -26,7 +26,7 @@ from fugu.trainer.build import make_trainer
 from fugu.trainer.config import CheckpointConfig, EvalConfig, OptimizerConfig, TrainConfig
 from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.loop import Trainer
-from fugu.trainer.tally import added_up
+from fugu.trainer.update import added_up
 from fugu.vector.config import VectorConfig
 from tests.trainer.fake_ranks import run_together
 

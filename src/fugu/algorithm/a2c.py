@@ -38,7 +38,10 @@ class A2C(fugu.Algorithm):
             action, columns = actions.mode(out.params, seen.action_mask), {}
         else:
             action, _ = actions.sample_with_logprob(out.params, seen.action_mask, seen.generator or self.generator)
-            columns = {"action": action, "value": out.value}  # kept in the batch; what value says of the row after it is "bootstrap"
+            columns = {
+                "action": action,
+                "value": out.value,
+            }  # kept in the batch; what value says of the row after it is "bootstrap"
         carry = None if out.state is None else {"state": out.state}
         return fugu.Act(actions.to_env(action), carry, columns)
 

@@ -38,9 +38,7 @@ from fugu.rollout.source import Source
 class GRPO(Algorithm):
     Config = GRPOSettings
 
-    def __init__(
-        self, policy: nn.Module, config: GRPOConfig, *, horizon: int, seed: int = 0, ranks: Ranks = ALONE
-    ) -> None:
+    def __init__(self, policy: nn.Module, config: GRPOConfig, *, horizon: int, seed: int = 0, ranks: Ranks = ALONE) -> None:
         super().__init__(policy, config, seed=seed, ranks=ranks)
         self.config = config
         self.longest = horizon * self.chooser.tokens

@@ -16,9 +16,18 @@ from torch import Tensor
 
 from fugu.algorithm.config import MAPPOConfig, TeamPPOConfig
 from fugu.algorithm.contract import Algorithm, Metrics
-from fugu.algorithm.parts.estimates import entropy_at, gae_of, may_wait, with_estimates, with_rewards
+from fugu.algorithm.parts.clipped import (
+    Surrogate,
+    chosen,
+    entropy_at,
+    gae_of,
+    may_wait,
+    state_of,
+    stops_at,
+    with_estimates,
+    with_rewards,
+)
 from fugu.algorithm.parts.scale import DecayingValueScale, PopArt, RewardScale
-from fugu.algorithm.parts.surrogate import Surrogate, chosen, state_of, stops_at
 from fugu.algorithm.settings import MAPPOSettings
 from fugu.algorithm.setup import Agents, Setup, seeded
 from fugu.errors import ConfigError

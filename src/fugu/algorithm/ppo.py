@@ -11,9 +11,17 @@ from torch import Tensor
 
 from fugu.algorithm.config import PPOConfig
 from fugu.algorithm.contract import Algorithm, Metrics
-from fugu.algorithm.parts.estimates import entropy_at, gae_of, may_wait, with_estimates, with_rewards
+from fugu.algorithm.parts.clipped import (
+    Surrogate,
+    act_with_value,
+    entropy_at,
+    gae_of,
+    may_wait,
+    stops_at,
+    with_estimates,
+    with_rewards,
+)
 from fugu.algorithm.parts.scale import RewardScale, ValueScale
-from fugu.algorithm.parts.surrogate import Surrogate, act_with_value, stops_at
 from fugu.algorithm.settings import PPOSettings
 from fugu.algorithm.setup import Setup
 from fugu.ops.ppo_loss import explained_variance

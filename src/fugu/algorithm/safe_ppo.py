@@ -18,10 +18,18 @@ from torch import Tensor, nn
 
 from fugu.algorithm.config import PPOConfig, SafeConfig
 from fugu.algorithm.contract import Algorithm, Metrics
-from fugu.algorithm.parts.estimates import entropy_at, gae_of, may_wait, with_estimates, with_rewards
+from fugu.algorithm.parts.clipped import (
+    Surrogate,
+    act_with_value,
+    entropy_at,
+    gae_of,
+    may_wait,
+    stops_at,
+    with_estimates,
+    with_rewards,
+)
 from fugu.algorithm.parts.multiplier import CostMeter, Multiplier
 from fugu.algorithm.parts.scale import RewardScale, ValueScale
-from fugu.algorithm.parts.surrogate import Surrogate, act_with_value, stops_at
 from fugu.algorithm.settings import SafePPOSettings
 from fugu.algorithm.setup import Setup, seeded
 from fugu.emulation.env import cost_metric

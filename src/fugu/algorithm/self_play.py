@@ -19,10 +19,18 @@ from torch import Tensor, nn
 
 from fugu.algorithm.config import PPOConfig, SelfPlayConfig
 from fugu.algorithm.contract import Algorithm, Metrics
-from fugu.algorithm.parts.estimates import entropy_at, gae_of, with_estimates, with_rewards
+from fugu.algorithm.parts.clipped import (
+    Surrogate,
+    act_with_value,
+    entropy_at,
+    gae_of,
+    state_of,
+    stops_at,
+    with_estimates,
+    with_rewards,
+)
 from fugu.algorithm.parts.ratings import Ratings
 from fugu.algorithm.parts.scale import RewardScale, ValueScale
-from fugu.algorithm.parts.surrogate import Surrogate, act_with_value, state_of, stops_at
 from fugu.algorithm.settings import SelfPlaySettings
 from fugu.algorithm.setup import Setup
 from fugu.errors import ConfigError
@@ -244,7 +252,9 @@ class SelfPlay(Algorithm):
         reservoir): a policy that meets only what it was a moment ago forgets how to beat anyone else."""
         newest = self.who.index(max(self.who))
         others = [place for place in range(len(self.who)) if place not in (newest, self.who.index(min(self.who)))]
-        stays = self.ranks.broadcast(torch.rand(2, generator=self.draws).tolist())  # the newest so far in the place of one of these?
+        stays = self.ranks.broadcast(
+            torch.rand(2, generator=self.draws).tolist()
+        )  # the newest so far in the place of one of these?
         if not others or stays[0] * (max(self.who) - 1) >= len(others):
             return newest
         return others[int(stays[1] * len(others))]

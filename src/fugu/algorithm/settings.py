@@ -141,7 +141,9 @@ def narrowed(algorithm: str, section: str, value: Any, *, strict: bool) -> Any:
     names = {each.name for each in dataclasses.fields(kind)}
     for other in dataclasses.fields(value):
         if strict and other.name not in names and getattr(value, other.name) != other.default:
-            raise ConfigError(means_nothing(algorithm, f"{section}.{other.name}") or f"{section}.{other.name} means nothing here")
+            raise ConfigError(
+                means_nothing(algorithm, f"{section}.{other.name}") or f"{section}.{other.name} means nothing here"
+            )
     return kind(**{name: getattr(value, name) for name in names})
 
 

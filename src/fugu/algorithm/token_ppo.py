@@ -20,8 +20,8 @@ from fugu.algorithm.config import SurrogateConfig
 from fugu.algorithm.config_episodes import TokenPPOConfig
 from fugu.algorithm.contract import Algorithm, Metrics
 from fugu.algorithm.parts.accumulate import in_parts
+from fugu.algorithm.parts.clipped import loss_settings, stops_at
 from fugu.algorithm.parts.episodic import cut_off, draw
-from fugu.algorithm.parts.surrogate import loss_settings, stops_at
 from fugu.algorithm.settings import TokenPPOSettings
 from fugu.algorithm.setup import Setup
 from fugu.errors import ConfigError
@@ -82,7 +82,9 @@ class TokenPPO(Algorithm):
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """Return the loss of an optimizer step: tokens are weighed over all of it, however many parts it is computed in."""
         in_minibatch = self.ppo.normalize_advantage == "minibatch"
-        advantage, weight = weighed(batch["advantage"].flatten(), batch["counts"].flatten(), normalize=in_minibatch, ranks=self.ranks)
+        advantage, weight = weighed(
+            batch["advantage"].flatten(), batch["counts"].flatten(), normalize=in_minibatch, ranks=self.ranks
+        )
         batch = batch.also(advantage=advantage.view_as(batch["advantage"]), weight=weight.view_as(batch["advantage"]))
         return in_parts(self._loss, batch, self._size(batch), self.parameters())
 
@@ -110,7 +112,9 @@ class TokenPPO(Algorithm):
         """Tell how well the critic foretold, and what there was to learn from."""
         counts, scored = batch["counts"].flatten(1), ~batch["score"].isnan()
         return {
-            "loss/explained_variance": explained_variance(batch["value"].flatten(1), batch["value_target"].flatten(1), counts, self.ranks),
+            "loss/explained_variance": explained_variance(
+                batch["value"].flatten(1), batch["value_target"].flatten(1), counts, self.ranks
+            ),
             "loss/unscored": 1 - self.ranks.mean(scored.float().mean()),
             "loss/cut_off": self.ranks.mean(cut_off(self.policy, batch).float().mean()),
             "loss/tokens": self.ranks.sum(counts.sum()) / self.ranks.sum(scored.sum()).clamp(min=1),

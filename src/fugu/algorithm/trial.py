@@ -34,7 +34,9 @@ GROUPS = {"optimizer", "algorithm", "envs", "score"}
 def check_class(kind: Any, name: str) -> None:
     """A ConfigError if ``kind``, which ``name`` means, is no algorithm, or has a member that is missing or misspelt."""
     if not (inspect.isclass(kind) and issubclass(kind, Algorithm)):
-        raise ConfigError(f"{name} must be a class with fugu.Algorithm as its base; write class {name.rpartition(':')[2]}(fugu.Algorithm)")
+        raise ConfigError(
+            f"{name} must be a class with fugu.Algorithm as its base; write class {name.rpartition(':')[2]}(fugu.Algorithm)"
+        )
     _check_members(kind, name)
     _check_settings(kind, name)
 
@@ -56,7 +58,9 @@ def _check_members(kind: type[Algorithm], name: str) -> None:
         given, wanted = (_positional(getattr(each, member)) for each in (kind, Algorithm))
         if given is not None and given != wanted:
             words = ", ".join(inspect.signature(getattr(Algorithm, member)).parameters)
-            raise ConfigError(f"{name}: {member} must be def {member}({words}), so that it can be called with {wanted - 1} arguments")
+            raise ConfigError(
+                f"{name}: {member} must be def {member}({words}), so that it can be called with {wanted - 1} arguments"
+            )
 
 
 def _near(word: str, known: Iterable[str]) -> str:
@@ -133,7 +137,9 @@ def _act(algorithm: Algorithm, name: str, envs: Envs, seen: Seen) -> Act:
             if not isinstance(column, Tensor) or column.dim() == 0 or len(column) != rows:
                 raise ConfigError(f"{name}: {what}[{key!r}] of act must be a tensor with {rows} rows, got {_described(column)}")
             if column.is_floating_point() and not column.isfinite().all():
-                raise ConfigError(f"{name}: {what}[{key!r}] of act is not finite on rows of zeros; look at the network's first weights")
+                raise ConfigError(
+                    f"{name}: {what}[{key!r}] of act is not finite on rows of zeros; look at the network's first weights"
+                )
     return done
 
 
@@ -169,11 +175,17 @@ def _learn(algorithm: Algorithm, name: str, batch: Batch) -> None:
             raise ConfigError(f"{name}: loss must return (loss, metrics), got {type(found).__name__}")
         loss, metrics = found
         if not isinstance(loss, Tensor) or loss.dim() or not loss.is_floating_point():
-            raise ConfigError(f"{name}: loss must be a scalar, got {_described(loss)}; take its mean over the rows of batch['mask']")
+            raise ConfigError(
+                f"{name}: loss must be a scalar, got {_described(loss)}; take its mean over the rows of batch['mask']"
+            )
         if not loss.isfinite():
-            raise ConfigError(f"{name}: loss is {loss.item()} on rows of zeros; look for divisions by zero and logarithms of it")
+            raise ConfigError(
+                f"{name}: loss is {loss.item()} on rows of zeros; look for divisions by zero and logarithms of it"
+            )
         if not loss.requires_grad:
-            raise ConfigError(f"{name}: loss carries no gradient, so nothing is learned; leave out torch.no_grad() and detach()")
+            raise ConfigError(
+                f"{name}: loss carries no gradient, so nothing is learned; leave out torch.no_grad() and detach()"
+            )
         _called(name, "the gradient of loss", loss.backward, what)
     if all(p.grad is None for p in algorithm.parameters()):
         raise ConfigError(f"{name}: loss depends on no weight of the algorithm; keep networks as attributes: self.critic = ...")
@@ -192,7 +204,9 @@ def _check_metrics(name: str, member: str, metrics: Any) -> Metrics:
                 "use value.detach()"
             )
         if not key.startswith(("loss/", "env/")):
-            raise ConfigError(f"{name}: the metric {key!r} of {member} must have a name that begins with loss/, as in 'loss/{key}'")
+            raise ConfigError(
+                f"{name}: the metric {key!r} of {member} must have a name that begins with loss/, as in 'loss/{key}'"
+            )
     return metrics
 
 

@@ -67,26 +67,12 @@ Acts = Callable[[Seen], Act]
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """A policy as it was published: what it does on rows, and which version it is."""
+    """A policy as it was published."""
 
     act: Acts
+    """acts on rows"""
     version: int = 0
-
-    def __call__(self, seen: Seen) -> Act:
-        return self.act(seen)
-
-
-class Live:
-    """Publishes the weights as they are: for sources that are done with an actor before anything is learned."""
-
-    def __init__(self, act: Acts) -> None:
-        self._act = act
-        self.version = 0
-
-    def publish(self) -> Actor:
-        """Return an actor of this moment; it changes with the weights."""
-        self.version += 1
-        return Actor(self._act, self.version)
+    """updates that were done when it was published"""
 
 
 class Published:
@@ -99,15 +85,15 @@ class Published:
     def __init__(self, module: nn.Module, act: Callable[[Any], Acts] = lambda module: module.act) -> None:
         self._module, self._act = module, act
         self._copies = [replica(module).requires_grad_(False) for _ in range(2)]
-        self.version = 0
+        self._turn = 0
 
-    def publish(self) -> Actor:
+    def publish(self, version: int) -> Actor:
         """Return an actor of this moment, after copying all weights and statistics."""
-        self.version += 1
-        into = self._copies[self.version % 2]
+        self._turn ^= 1
+        into = self._copies[self._turn]
         with torch.no_grad():
             into.load_state_dict(self._module.state_dict())
-        return Actor(self._act(into), self.version)
+        return Actor(self._act(into), version)
 
 
 def replica(module: Net) -> Net:

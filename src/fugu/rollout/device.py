@@ -47,7 +47,9 @@ class Slab:
             waits = column.when == "next"
             made = torch.zeros((horizon + waits, agents, *shape), dtype=TORCH_DTYPES[dtype], device=device)
             (self.next if waits else self.outcome)[column.name] = made
-        self.acted = {name: torch.zeros((horizon, agents, *shape), dtype=dtype, device=device) for name, (shape, dtype) in acted.items()}
+        self.acted = {
+            name: torch.zeros((horizon, agents, *shape), dtype=dtype, device=device) for name, (shape, dtype) in acted.items()
+        }
         """what the policy did"""
         said = {kept: acted[name][0] for name, kept in BOOTSTRAPS.items() if name in acted}
         self.after = {kept: torch.zeros((agents, *shape), device=device) for kept, shape in said.items()}
@@ -76,7 +78,9 @@ class Slab:
         return Seen(
             self.next["obs"][t, agents],
             self.next["first"][t, agents],
-            self.outcome["reward"][t - 1, agents],  # of the horizon before, for row 0: it is not overwritten until the last step
+            self.outcome["reward"][
+                t - 1, agents
+            ],  # of the horizon before, for row 0: it is not overwritten until the last step
             self.next["mask"][t, agents],
             None if mask is None else mask[t, agents],
             training=True,
@@ -145,7 +149,7 @@ class DeviceRollout(Source):
 
     def _act(self, actor: Actor, t: int, carry: Carry) -> Act:
         into = self.slab.into(t)
-        done = actor(self.slab.seen(t, carry=carry or None, into=into))
+        done = actor.act(self.slab.seen(t, carry=carry or None, into=into))
         for name, column in done.columns.items():
             into[name].copy_(column)
         return done

@@ -102,4 +102,3 @@ def untouched(module: Any) -> Iterator[None]:
     finally:
         for name, state in states.items():
             own[name].set_state(state)
-

@@ -29,9 +29,8 @@ from torch import Tensor
 from fugu.emulation.env import Rows
 from fugu.errors import ConfigError
 from fugu.rollout.acting import Actor, Carry, Forms, zeros
-from fugu.rollout.batch import Batch
+from fugu.rollout.batch import Batch, Segments, seen_of
 from fugu.rollout.columns import PER_SEGMENT
-from fugu.rollout.segments import Segments, seen_of
 from fugu.rollout.source import Clock, Experience, Source, Stopped
 from fugu.vector.vecenv import EpisodeLog, VecEnv
 
@@ -71,7 +70,7 @@ class Episodes(Source):
         self.vec, self.horizon, self.groups = vec, horizon, groups
         self.segments = vec.num_agents
         self.device = torch.device(device)
-        self._clock = clock or (lambda _: nullcontext())
+        self._clock = clock or nullcontext
         self._memory = Segments(vec, self.segments, horizon, self.device)
         self._carry = carry or {}
         self._once = PER_SEGMENT | self._carry.keys()
@@ -149,7 +148,7 @@ class Episodes(Source):
         agents = rows.agents
         with self._clock("inference"):
             seen = seen_of(rows, carry, self.device)
-            done = actor(seen)
+            done = actor.act(seen)
         with self._clock("env"):
             self.vec.send(done.env_action.cpu().numpy())
         with self._clock("copy"):

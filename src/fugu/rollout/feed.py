@@ -51,7 +51,7 @@ class Feed(Source):
         """``columns``: what the policy keeps of a row. ``carry``: what it takes on from row to row."""
         self.vec, self.horizon, self.device = vec, horizon, device
         self.segments = vec.num_agents
-        self._clock = clock or (lambda _: nullcontext())
+        self._clock = clock or nullcontext
         self.slab = Slab(vec, horizon, device, columns, choices=vec.num_choices if vec.masks_actions else 0)
         layout = vec.action_layout
         self._pinned = Pinned(vec.memory) if device.type == "cuda" else None
@@ -147,8 +147,10 @@ class Feed(Source):
         carry = {name: column[group] for name, column in self._carry.items()}
         into = {name: column[group] for name, column in slab.into(t).items()}
         seen = slab.seen(t, group, carry=carry or None, into=into, generator=lane.generator)
-        with weights_stay():  # of its own: what is rounded in one graph must not be read by another, which may be replayed alone
-            done = self._actor(seen)
+        with (
+            weights_stay()
+        ):  # of its own: what is rounded in one graph must not be read by another, which may be replayed alone
+            done = self._actor.act(seen)
         for name, column in done.columns.items():
             into[name].copy_(column)
         if t == self.horizon:  # the action is not taken: the next policy chooses its own

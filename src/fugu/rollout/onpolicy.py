@@ -17,9 +17,8 @@ from torch import Tensor
 
 from fugu.emulation.env import Rows
 from fugu.rollout.acting import Actor, Forms, zeros
-from fugu.rollout.batch import Batch
+from fugu.rollout.batch import Batch, Segments, seen_of
 from fugu.rollout.columns import BOOTSTRAPS, PER_SEGMENT
-from fugu.rollout.segments import Segments, seen_of
 from fugu.rollout.source import Clock, Experience, Source, Stopped
 from fugu.rollout.vec_state import restore_vec, snapshot_vec
 from fugu.vector.vecenv import VecEnv
@@ -43,7 +42,7 @@ class OnPolicy(Source):
         self.horizon, self.passes = horizon, passes
         self.segments = vec.num_agents * passes
         self.device = torch.device(device)
-        self._clock = clock or (lambda _: nullcontext())
+        self._clock = clock or nullcontext
         self._memory = Segments(vec, self.segments, horizon, self.device)
         self._acts_after = torch.zeros(self.segments, dtype=torch.bool) if vec.spec.num_agents > 1 else None
         """mask of the row after the last, which is of interest where agents may wait for each other"""
@@ -103,7 +102,7 @@ class OnPolicy(Source):
                 self._first_carry[name][segments] = column
         seen = seen_of(rows, carry or None, self.device)
         with self._clock("inference"):
-            done = actor(seen)
+            done = actor.act(seen)
         with self._clock("env"):
             self.vec.send(done.env_action.cpu().numpy())
         with self._clock("copy"):
@@ -121,7 +120,7 @@ class OnPolicy(Source):
             return
         with self._clock("inference"):
             carry = {name: column[rows.agents] for name, column in self._carry.items()}
-            said = actor(seen_of(rows, carry or None, self.device)).columns
+            said = actor.act(seen_of(rows, carry or None, self.device)).columns
             self._keep_after(rows, self.passes * self.horizon - 1, said)
 
     def _keep_after(self, rows: Rows, time: int, said: Mapping[str, Tensor]) -> None:

@@ -16,6 +16,7 @@ from fugu.emulation.env import Rows
 from fugu.ops.gather import copy_all
 from fugu.rollout.device import Slab
 
+
 class Transfer:
     """Of the rows of one group, out of ``memory``, all bytes of the vector env, to ``slab``."""
 

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from fugu.run.board import ASCII, UNICODE, Header, Progress, board, plain
-from fugu.trainer.config_parts import LogConfig
 from fugu.run.metrics import PHASES
+from fugu.trainer.config_parts import LogConfig
 
 __all__ = ["Dashboard", "Header"]
 

@@ -32,7 +32,9 @@ PHASES = {
 """what a Timer tells apart -> what happens in it"""
 
 METRICS: dict[str, Metric] = {
-    "steps": Metric("steps", "rows that environments played and an agent acted on, since the start of the run, over all agents"),
+    "steps": Metric(
+        "steps", "rows that environments played and an agent acted on, since the start of the run, over all agents"
+    ),
     "learned": Metric("rows", "rows learned from, since the start of the run; rows that only others acted on are not"),
     "updates": Metric("updates", "batches learned from, since the start of the run"),
     "episodes": Metric("episodes", "episodes that ended, since the start of the run"),

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from fugu.config import fitting
+from fugu.rollout.batch import seen_of
 from fugu.run.run import Run
 from fugu.run.scene import Scene, drawn
 from fugu.trainer import checkpoint
-from fugu.rollout.segments import seen_of
 from fugu.trainer.build import find_device, make_algorithm, make_vec
 from fugu.trainer.evaluate import Evaluation, evaluate
 from fugu.trainer.state import load_for_playing

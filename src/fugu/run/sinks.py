@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fugu.errors import ConfigError, FuguError, MissingExtra
-from fugu.trainer.config_parts import LogConfig
 from fugu.run.metrics import describe
 from fugu.run.store import RunFolder, bad_line, parse_line
+from fugu.trainer.config_parts import LogConfig
 
 
 class Sink(Protocol):

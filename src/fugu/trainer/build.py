@@ -23,7 +23,6 @@ from fugu.native import keep_freed_memory, set_threads
 from fugu.policy.normalize import RunningMoments
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.envs import Envs
-from fugu.rollout.source import Clock
 from fugu.trainer import checkpoint
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.evaluate import Evaluator

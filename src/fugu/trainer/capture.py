@@ -26,7 +26,6 @@ from fugu.rollout.batch import Batch
 from fugu.rollout.source import Experience
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.interrupt import Interrupt
-from fugu.trainer.tally import DeviceTally
 from fugu.trainer.update import Update
 
 LOOK_ROWS = 2**23
@@ -42,9 +41,8 @@ LOOK_SECONDS = 0.25
 class Unattended:
     """Updates on a device whose environments and policy need nobody. ``run`` does some, then looks."""
 
-    def __init__(self, update: Update, see: Callable[[Experience], None]) -> None:
-        """``see``: looks at what was played, on the device; it is recorded too."""
-        self.update, self._see = update, see
+    def __init__(self, update: Update) -> None:
+        self.update = update
         device = self.device = update.source.device
         self.played = torch.zeros((), dtype=torch.int64, device=device)
         """rows of environments, since training began"""
@@ -92,7 +90,7 @@ class Unattended:
         progress = (self.played.double() / update.config.steps).clamp(max=1.0).float()
         rate = update.optimizer.set_progress(progress)
         self._rate.copy_(torch.as_tensor(rate, device=self.device))
-        self._see(self._experience)
+        update.score.see(self._experience)
         self._batch = update.prepare(self._experience.batch, progress)
         self.played += self._experience.rows
         self._learned += self._batch["mask"].sum()
@@ -104,8 +102,8 @@ class Unattended:
 
     # --- what the host does ---
 
-    def run(self, interrupt: Interrupt) -> tuple[Experience, dict[str, float]]:
-        """Update until it is time to look. Returns what was played last, and the metrics since the last look."""
+    def run(self, interrupt: Interrupt) -> dict[str, float]:
+        """Update until it is time to look. Returns the metrics since the last look."""
         self.played.fill_(self.update.steps)
         if self._stream is None:
             self._updates(interrupt)
@@ -140,7 +138,7 @@ class Unattended:
                 event.synchronize()
         self._say_why()
 
-    def _look(self) -> tuple[Experience, dict[str, float]]:
+    def _look(self) -> dict[str, float]:
         update, inner, whole = self.update, self._minibatches, self._wholes
         assert inner.sums is not None and whole.sums is not None and self._batch is not None and self._experience is not None
         counts = torch.stack([self.played.double(), self._learned.double(), self._rate.double()])
@@ -154,7 +152,8 @@ class Unattended:
         self._learned.zero_()
         update.steps = round(read[0])
         update.learned += round(read[1])
-        return self._experience, {"learning_rate": read[2], **means, **whole.read(read[split:], batches)}
+        wholes = whole.read(read[split:], batches)
+        return {**update.counts(self._experience.episodes()), "learning_rate": read[2], **means, **wholes}
 
     def _say_why(self) -> None:
         works = (("rollout", self._collect), ("update", self._learn))
@@ -167,3 +166,24 @@ class Unattended:
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+class DeviceTally:
+    """Keeps the sums of metrics on their device, in the same memory each time, so that ``add`` can be recorded."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._names: list[str] = []
+        self.sums: Tensor | None = None
+
+    def add(self, metrics: Metrics) -> None:
+        if self.sums is None:
+            self._names, self.sums = list(metrics), torch.zeros(len(metrics), device=self._device)
+        if metrics:
+            self.sums += torch.stack(list(metrics.values())).detach()
+
+    def read(self, values: list[float], count: int) -> dict[str, float]:
+        """Return the means over ``count`` additions of the sums as they were read, and begin anew."""
+        assert self.sums is not None
+        self.sums.zero_()
+        return {name: total / count for name, total in zip(self._names, values, strict=True)}

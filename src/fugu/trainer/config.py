@@ -82,7 +82,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "env_kwargs", _with_tuples(self.env_kwargs))
         if type(self) is not member(self.algorithm):
-            raise ConfigError(f"algorithm={self.algorithm} has settings of its own; use with_algorithm(config, {self.algorithm!r})")
+            raise ConfigError(
+                f"algorithm={self.algorithm} has settings of its own; use with_algorithm(config, {self.algorithm!r})"
+            )
         for name in sections(self.algorithm):
             object.__setattr__(self, name, narrowed(self.algorithm, name, getattr(self, name), strict=True))
         for name in ("seed", "steps", "horizon", "passes", "minibatch", "epochs", "threads"):
@@ -165,7 +167,9 @@ def member(algorithm: str) -> type[TrainConfig]:
     if taken:
         raise ConfigError(f"{algorithm}: its settings cannot be called {taken[0]}, which a run has already; rename the class")
     kept = fixed_sections(algorithm)
-    made: list[Any] = [(name, kind, fixed(default_factory=kind) if name in kept else field(default_factory=kind)) for name, kind in own.items()]
+    made: list[Any] = [
+        (name, kind, fixed(default_factory=kind) if name in kept else field(default_factory=kind)) for name, kind in own.items()
+    ]
     made.append(("algorithm", str, fixed(algorithm)))
     space = {"_made": True, "__doc__": TrainConfig.__doc__, "__module__": __name__}
     return dataclasses.make_dataclass("TrainConfig", made, bases=(TrainConfig,), namespace=space, frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from fugu.config import SEEDS
 from fugu.emulation.env import cost_metric
 from fugu.errors import FuguError
 from fugu.rollout.acting import Acts
-from fugu.rollout.segments import seen_of
+from fugu.rollout.batch import seen_of
 from fugu.rollout.envs import untouched
 from fugu.trainer.config import TrainConfig
 from fugu.vector.vecenv import VecEnv
@@ -179,13 +179,13 @@ class Evaluator:
         """Play the episodes that the config asks for: the same starts and the same luck each time."""
         c = self._config.eval
         if self._vec is None:
-            vector = replace(self._config.vector, num_envs=min(c.episodes, MOST), batch_size=None, num_workers=None, compile=None)
+            vector = replace(
+                self._config.vector, num_envs=min(c.episodes, MOST), batch_size=None, num_workers=None, compile=None
+            )
             self._vec = self._make(replace(self._config, vector=vector, minibatch=None, device="cpu"))
         algorithm, seed = self._algorithm, (self._config.seed + APART) % SEEDS
         with untouched(algorithm):
-            return evaluate(
-                self._vec, algorithm.act, episodes=c.episodes, seed=seed, greedy=c.greedy, device=algorithm.device
-            )
+            return evaluate(self._vec, algorithm.act, episodes=c.episodes, seed=seed, greedy=c.greedy, device=algorithm.device)
 
     def close(self) -> None:
         if self._vec is not None:

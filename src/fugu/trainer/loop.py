@@ -28,10 +28,8 @@ from fugu.trainer.config import TrainConfig
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.evaluate import Evaluator
 from fugu.trainer.interrupt import Interrupt
-from fugu.trainer.score import Score, added_up
 from fugu.trainer.state import OWN, load_own_state, load_state, own_state, saved_state
 from fugu.trainer.update import Clock, Update
-from fugu.vector.vecenv import EpisodeLog
 
 FEWEST = 10
 """updates between two checkpoints, unless told otherwise: environments that cannot be saved lose their episodes each time"""
@@ -64,14 +62,15 @@ class Trainer:
         self.config, self.source, self.algorithm, self.ranks = config, source, algorithm, ranks
         self.folder = folder
         """where checkpoints go; None: nowhere"""
-        self.clock = clock or (lambda _: nullcontext())
+        self.clock = clock or nullcontext
         self.seeds = Seeds(run=config.seed, ranks=ranks)
         self.engine = Update(config, source, algorithm, seed=self.seeds.minibatches, clock=self.clock, ranks=ranks)
         self.unattended: Unattended | None = None
         """does the updates where environments and policy live on one device"""
-        self.episodes = 0
+        self.update: Callable[[Interrupt], dict[str, float]] = self.engine.run
+        """does one update, or several where nothing needs the host; returns the metrics since the last time"""
         self.best: float | None = None
-        self.score = Score(0 if source.vec is None else source.vec.num_agents, source.device, ranks)
+        self.score = self.engine.score
         self._evaluate = evaluate
         self.evaluated: float | None = None
         """mean return of the last evaluation"""
@@ -88,11 +87,12 @@ class Trainer:
         rows = source.segments * source.horizon
         self._every = config.checkpoint.every or max(FEWEST, config.steps // rows // 10)
         if source.static and algorithm.enough is None:
-            self.unattended = Unattended(self.engine, self.score.see)
+            self.unattended = Unattended(self.engine)
+            self.update = self.unattended.run
         elif source.static:
             warnings.warn(
-                f"{config.algorithm} is asked after every minibatch whether it has learned enough (ppo.target_kl, say), so that training "
-                "on the GPU waits for the host each time, which is slower",
+                f"{config.algorithm} is asked after every minibatch whether it has learned enough (ppo.target_kl, say), so that "
+                "training on the GPU waits for the host each time, which is slower",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -105,6 +105,10 @@ class Trainer:
     @property
     def updates(self) -> int:
         return self.engine.updates
+
+    @property
+    def episodes(self) -> int:
+        return self.engine.episodes
 
     @property
     def progress(self) -> float:
@@ -192,29 +196,6 @@ class Trainer:
         score = self.score.value if self.config.eval.every is None else self.evaluated
         return self.config.target is not None and score is not None and score >= self.config.target
 
-    def update(self, interrupt: Interrupt) -> dict[str, float]:
-        """Do one batch, or several where nothing needs the host. Returns the metrics since the last time."""
-        experience, metrics = (self.unattended or self.engine).run(interrupt)
-        if self.unattended is None:
-            self.score.see(experience)
-        return {**self._counts(added_up(experience.episodes(), self.ranks)), **metrics}
-
-    def _counts(self, log: EpisodeLog) -> dict[str, float]:
-        self.episodes += log.episodes
-        self.score.add(log)
-        counts: dict[str, float] = {
-            "steps": self.steps,
-            "updates": self.updates,
-            "episodes": self.episodes,
-            "learned": self.engine.learned,
-        }
-        if log.episodes:
-            counts["episode/return"] = log.mean_return
-            counts["episode/length"] = log.mean_length
-            counts.update({cost_metric("episode/cost", name, log.mean_costs): cost for name, cost in log.mean_costs.items()})
-            counts.update({f"env/{name}": value for name, value in log.mean_values.items()})
-        return counts
-
     def _evaluation(self, before: int) -> dict[str, float]:
         """Evaluate, where it is due after ``before`` updates and those since. Returns the metrics of it."""
         every = self.config.eval.every
@@ -239,7 +220,9 @@ class Trainer:
             state = {"steps": self.steps, "updates": self.updates, "best": self.best}
             checkpoint.save(self.folder / checkpoint.BEST, self.steps, saved_state(self.algorithm), state, keep=1, best=True)
         except checkpoint.CheckpointError as error:
-            warnings.warn(f"the best policy so far, of step {self.steps:,}, was not kept: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"the best policy so far, of step {self.steps:,}, was not kept: {error}", RuntimeWarning, stacklevel=2
+            )
 
     def close(self) -> None:
         """Close all environments."""
@@ -319,7 +302,7 @@ class Trainer:
             engine.generator.set_state(own.pop("minibatch_generator"))
             load_state(self.algorithm, {**saved.tensors, OWN: own})
             engine.optimizer.load_state(saved.tensors["optimizer"])
-        engine.steps, engine.updates, self.episodes = state["steps"], state["updates"], state["episodes"]
+        engine.steps, engine.updates, engine.episodes = state["steps"], state["updates"], state["episodes"]
         engine.learned = state.get("learned", engine.steps)  # earlier versions counted these alone
         if "score" in state:  # else it is of an earlier version, and counts anew
             self.score.load(state["score"], saved.tensors["score"])

@@ -98,7 +98,7 @@ class Score:
         self._ended.copy_(tensors["ended"])
 
 
-def added_up(log: EpisodeLog, ranks: Ranks = ALONE) -> EpisodeLog:
+def all_episodes(log: EpisodeLog, ranks: Ranks = ALONE) -> EpisodeLog:
     """Return the episodes of all ranks together. All of them have environments of the same kind, so names are the same."""
     if ranks.size == 1:
         return log

@@ -6,24 +6,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from fugu.algorithm.contract import Algorithm, Metrics
+from fugu.emulation.env import cost_metric
 from fugu.ranks import ALONE, Ranks
-from fugu.rollout.acting import Live
+from fugu.rollout.acting import Actor
 from fugu.rollout.batch import Batch
 from fugu.rollout.source import Experience, Source
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.interrupt import Interrupt
-from fugu.trainer.minibatch import minibatches
 from fugu.trainer.optimizer import Optimizer
+from fugu.trainer.score import Score, all_episodes
 from fugu.trainer.state import parts
-from fugu.trainer.tally import Tally, added_up
+from fugu.vector.vecenv import EpisodeLog
 
 Clock = Callable[[str], AbstractContextManager[None]]
 Watch = Callable[[Batch, Tensor, Metrics], bool]
@@ -40,39 +42,55 @@ class Update:
         self.count = config.minibatches(source.segments)
         self.optimizer = Optimizer(parts(algorithm), config.optimizer, ranks)
         self.generator = torch.Generator(source.device if source.static else "cpu").manual_seed(seed)
-        self.actors = Live(algorithm.act)
+        self.score = Score(0 if source.vec is None else source.vec.num_agents, source.device, ranks)
         self.steps = 0
         """rows of environments that were played"""
         self.learned = 0
         """rows that were learned from"""
         self.updates = 0
+        self.episodes = 0
 
     @property
     def progress(self) -> float:
         return min(1.0, self.steps / self.config.steps)
 
-    def run(self, interrupt: Interrupt) -> tuple[Experience, dict[str, float]]:
-        """Do one update. Returns what was played, and the metrics."""
+    def run(self, interrupt: Interrupt) -> dict[str, float]:
+        """Do one update. Returns its metrics."""
         rate = self.optimizer.set_progress(self.progress)
         with interrupt.hurry("rollout"):
             experience = self.collect(interrupt.overdue)
+            self.score.see(experience)
             batch = self.prepare(experience.batch, self.progress)
         learned = self.ranks.sum(batch["mask"].sum())
         seen, last = Tally(), Tally()
         with self.clock("update"), interrupt.hurry("update") as hurry:
             last.add(self.learn(batch, self._watch(seen, hurry)))
-        self.count_rows(self.ranks.sum(torch.as_tensor(experience.rows)), learned)
-        return experience, {"learning_rate": rate, **seen.read(), **last.read()}
-
-    def count_rows(self, played: Tensor, learned: Tensor) -> None:
-        """Count an update that is done."""
-        self.steps += int(played)
+        self.steps += int(self.ranks.sum(torch.as_tensor(experience.rows)))
         self.learned += int(learned)
         self.updates += 1
+        return {**self.counts(experience.episodes()), "learning_rate": rate, **seen.read(), **last.read()}
+
+    def counts(self, log: EpisodeLog) -> dict[str, float]:
+        """Count the episodes that ended, and return what is counted and what they came to."""
+        log = all_episodes(log, self.ranks)
+        self.episodes += log.episodes
+        self.score.add(log)
+        counts: dict[str, float] = {
+            "steps": self.steps,
+            "updates": self.updates,
+            "episodes": self.episodes,
+            "learned": self.learned,
+        }
+        if log.episodes:
+            counts["episode/return"] = log.mean_return
+            counts["episode/length"] = log.mean_length
+            counts.update({cost_metric("episode/cost", name, log.mean_costs): cost for name, cost in log.mean_costs.items()})
+            counts.update({f"env/{name}": value for name, value in log.mean_values.items()})
+        return counts
 
     def collect(self, stop: Callable[[], bool]) -> Experience:
         """Return what environments and policy make of the next batch."""
-        return self.source.next(self.actors.publish(), stop)
+        return self.source.next(Actor(self.algorithm.act, self.updates), stop)
 
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
         """Return the batch, ready to be learned from."""
@@ -101,3 +119,74 @@ class Update:
             return self.ranks.any((enough is not None and enough(metrics)) or hurry())
 
         return watch
+
+
+class Tally:
+    """Keeps metrics until they are read."""
+
+    def __init__(self) -> None:
+        self._rows: list[Metrics] = []
+
+    def add(self, metrics: Metrics) -> None:
+        self._rows.append(metrics)
+
+    def read(self) -> dict[str, float]:
+        """Return the means of all that was added since the last time."""
+        rows, self._rows = self._rows, []
+        names = list(rows[0])
+        if not names:
+            return {}
+        table = torch.stack([metrics[name] for metrics in rows for name in names]).view(len(rows), len(names))
+        return dict(zip(names, table.mean(0).tolist(), strict=True))
+
+
+def added_up(metrics: Metrics, ranks: Ranks = ALONE) -> Metrics:
+    """Return the metrics of a minibatch over all ranks: they are parts of a sum, as the loss is."""
+    if ranks.size == 1:
+        return metrics
+    names = list(metrics)
+    return dict(zip(names, ranks.sum(torch.stack([metrics[name].float() for name in names])).unbind(), strict=True))
+
+
+def minibatches(batch: Batch, count: int, epochs: int, generator: torch.Generator) -> Iterator[Batch]:
+    """Yield ``epochs * count`` minibatches of whole segments, each of ``segments / count``, or one more or less where that is no
+    whole number. ``generator`` is where the batch is.
+
+    On a GPU a batch that is gone through once is not shuffled: no segment is seen twice, and neighbours have nothing in common.
+    """
+    segments = batch.segments
+    count = min(count, segments)
+    borders = [segments * i // count for i in range(count + 1)]
+    for _ in range(epochs):
+        if "priority" in batch:
+            for _ in range(count):
+                yield batch.rows(draw(batch["priority"].to(generator.device), segments // count, generator))
+        elif count == 1:
+            yield batch
+        elif epochs == 1 and generator.device.type == "cuda":
+            for start, end in pairwise(borders):
+                yield batch.part(start, end)
+        else:
+            order = _shuffled(segments, generator)
+            for start, end in pairwise(borders):
+                yield batch.rows(order[start:end])
+
+
+def draw(probability: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
+    """Return ``count`` segments in proportion to ``probability``, with replacement, so that the importance weights are right.
+
+    One random offset and even steps through the cumulated probabilities: a segment is drawn ``count * p`` times, give or take
+    less than one, which varies less between minibatches than independent draws do.
+    """
+    device = generator.device
+    cumulated = probability.double().cumsum(0)
+    offset = torch.rand((), dtype=torch.float64, generator=generator, device=device)
+    points = (torch.arange(count, dtype=torch.float64, device=device) + offset) / count * cumulated[-1]
+    return torch.searchsorted(cumulated, points, right=True).clamp(max=len(probability) - 1)
+
+
+def _shuffled(count: int, generator: torch.Generator) -> torch.Tensor:
+    """Return 0 to ``count - 1`` in random order; on a GPU by sorting, which a CUDA graph can record."""
+    if generator.device.type == "cpu":
+        return torch.randperm(count, generator=generator)
+    return torch.rand(count, generator=generator, device=generator.device).argsort()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fugu.algorithm.parts.surrogate import carry_of, state_of
+from fugu.algorithm.parts.clipped import carry_of, state_of
 from fugu.policy.choices import Chooser
 from fugu.rollout.acting import Act, Seen
 from fugu.rollout.batch import Batch

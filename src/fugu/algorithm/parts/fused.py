@@ -12,8 +12,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from fugu.algorithm.parts.clipped import LossAndMetrics, Surrogate, in_units_of_now, loss_settings
 from fugu.algorithm.parts.scale import ValueScale
-from fugu.algorithm.parts.surrogate import LossAndMetrics, Surrogate, in_units_of_now, loss_settings
 from fugu.errors import ConfigError
 from fugu.gpu import use
 from fugu.ops.mlp_plan import MlpShape, card_of, plan_rollout, plan_update
