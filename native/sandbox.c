@@ -1,4 +1,4 @@
-/* The zygote's loop and what a fork does up to the program's first line and after its last, as src/fugu/envs/coding/sandbox/loop.py,
+/* The zygote's loop and what a fork does up to the program's first line and after its last, as src/fugu/coding/sandbox/loop.py,
  * child.py and program.py do it: those are the readable reference and the fallback, step by step the same; tests run both. And system
  * calls for those modules, which would otherwise need ctypes.
  *

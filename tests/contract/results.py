@@ -38,13 +38,20 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "ppo_vtrace_priority_muon": (
         "cartpole",
         {
-            **{"steps": 24 * 1024, "num_envs": 32, "horizon": 32, "minibatch": 256, "epochs": 2},
-            **{"vtrace": True, "priority": 0.8, "optimizer.name": "muon", "normalize_value": True, "value_clip": 0.2},
+            "steps": 24 * 1024, "num_envs": 32, "horizon": 32, "minibatch": 256, "epochs": 2,
+            "vtrace": True, "priority": 0.8, "optimizer.name": "muon", "normalize_value": True, "value_clip": 0.2,
         },
     ),
     "safe_ppo": (
         "knapsack_cmdp",
-        {"algorithm": "safe_ppo", "steps": 24 * 1024, "num_envs": 32, "horizon": 32, "minibatch": 256, "normalize_reward": True},
+        {
+            "algorithm": "safe_ppo",
+            "steps": 24 * 1024,
+            "num_envs": 32,
+            "horizon": 32,
+            "minibatch": 256,
+            "normalize_reward": True,
+        },
     ),
     "mappo": (
         "foraging",
@@ -53,12 +60,18 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "self_play": (
         "connect4",
         {
-            **{"algorithm": "self_play", "steps": 24 * 2048, "num_envs": 32, "horizon": 32, "minibatch": 512},
-            **{"schedule": "constant", "entropy_final": None, "snapshot_every": 4, "choose": "hard", "noise": 0.1},
+            "algorithm": "self_play", "steps": 24 * 2048, "num_envs": 32, "horizon": 32, "minibatch": 512,
+            "schedule": "constant", "entropy_final": None, "snapshot_every": 4, "choose": "hard", "noise": 0.1,
         },
     ),
-    "grpo": ("cartpole", {"algorithm": "grpo", "steps": 24 * 1200, "num_envs": 16, "horizon": 64, "minibatch": 512, "group_size": 8}),
-    "grpo_tokens": ("reverse", {"algorithm": "grpo", "steps": 24 * 64, "num_envs": 64, "minibatch": 32, "reference_coef": 0.05}),
+    "grpo": (
+        "cartpole",
+        {"algorithm": "grpo", "steps": 24 * 1200, "num_envs": 16, "horizon": 64, "minibatch": 512, "group_size": 8},
+    ),
+    "grpo_tokens": (
+        "reverse",
+        {"algorithm": "grpo", "steps": 24 * 64, "num_envs": 64, "minibatch": 32, "reference_coef": 0.05},
+    ),
     "token_ppo": ("reverse", {"algorithm": "token_ppo", "steps": 24 * 64, "num_envs": 64, "minibatch": 32}),
 }
 """name -> environment and settings; at least 20 updates each"""

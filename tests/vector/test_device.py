@@ -17,7 +17,7 @@ from fugu.cli.main import main
 from fugu.cuda.libraries import nvrtc
 from fugu.cuda.module import EXACT, cubin
 from fugu.cuda.worlds import KERNELS, kernel_source
-from fugu.emulation.check.actions import action_rows, allowed
+from fugu.emulation.actions import action_rows, allowed
 from fugu.emulation.native import descriptions, names
 from fugu.errors import CallOrderError, ConfigError, GpuError, SpaceError
 from fugu.vector.device import DeviceRows, DeviceVec

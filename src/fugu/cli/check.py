@@ -15,10 +15,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fugu.check import Report, check_env
+from fugu.check.report import fact_text
 from fugu.cli.apart import Ended, apart
 from fugu.cli.options import console, parse, take_env_kwargs
-from fugu.emulation.check import Report, check_env
-from fugu.emulation.check.report import fact_text
 from fugu.errors import ConfigError
 
 DAY = 86400.0

@@ -268,7 +268,7 @@ def _process() -> Iterator[Item]:
 
 def _sandbox() -> Iterator[Item]:
     """How well programs that an agent wrote can be kept apart; only coding environments miss it."""
-    from fugu.envs.coding.sandbox import probe
+    from fugu.coding.sandbox import probe
     from fugu.errors import SandboxError
 
     try:

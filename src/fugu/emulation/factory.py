@@ -174,7 +174,7 @@ def _from_name(name: str) -> Callable[..., Any]:
     return _Registered(gymnasium.spec(name))
 
 
-NAMED = {"coding": "fugu.envs.coding.env:Coding"}
+NAMED = {"coding": "fugu.coding.env:Coding"}
 """environments of ours in Python: what people type -> where they are"""
 
 REGISTERING = {

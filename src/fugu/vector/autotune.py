@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import psutil
 
+from fugu.emulation.actions import action_rows, allowed
 from fugu.emulation.build import is_compiled
-from fugu.emulation.check.actions import action_rows, allowed
 from fugu.errors import ConfigError
 from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.make import make

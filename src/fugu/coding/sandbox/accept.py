@@ -1,0 +1,23 @@
+"""Whether a backend keeps programs apart as well as the settings ask for. Fails closed: less is an error, unless it was allowed by
+name. (``fork`` asks ``probe``, which knows what the machine lacks and how to get it.)
+"""
+
+from __future__ import annotations
+
+from fugu.coding.sandbox.config import FEATURES, SandboxConfig
+from fugu.coding.sandbox.contract import Isolation
+from fugu.errors import SandboxError
+
+
+def accept(config: SandboxConfig, isolation: Isolation, why: str) -> None:
+    """``why`` it is no better, for the error."""
+    if isolation.level >= config.min_level:
+        return
+    unmet = [
+        name for name in isolation.missing if isolation.level < FEATURES[name] <= config.min_level and name not in config.allow
+    ]
+    if unmet:
+        raise SandboxError(
+            f"backend={config.backend!r} keeps programs apart at level {isolation.level} here, not at {config.min_level}: {why}. "
+            f"To run programs like that, say min_level={isolation.level} or allow={tuple(unmet)!r}; backend='fork' gives more"
+        )
