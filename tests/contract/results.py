@@ -38,8 +38,16 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "ppo_vtrace_priority_muon": (
         "cartpole",
         {
-            "steps": 24 * 1024, "num_envs": 32, "horizon": 32, "minibatch": 256, "epochs": 2,
-            "vtrace": True, "priority": 0.8, "optimizer.name": "muon", "normalize_value": True, "value_clip": 0.2,
+            "steps": 24 * 1024,
+            "num_envs": 32,
+            "horizon": 32,
+            "minibatch": 256,
+            "epochs": 2,
+            "vtrace": True,
+            "priority": 0.8,
+            "optimizer.name": "muon",
+            "normalize_value": True,
+            "value_clip": 0.2,
         },
     ),
     "safe_ppo": (
@@ -60,8 +68,16 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "self_play": (
         "connect4",
         {
-            "algorithm": "self_play", "steps": 24 * 2048, "num_envs": 32, "horizon": 32, "minibatch": 512,
-            "schedule": "constant", "entropy_final": None, "snapshot_every": 4, "choose": "hard", "noise": 0.1,
+            "algorithm": "self_play",
+            "steps": 24 * 2048,
+            "num_envs": 32,
+            "horizon": 32,
+            "minibatch": 512,
+            "schedule": "constant",
+            "entropy_final": None,
+            "snapshot_every": 4,
+            "choose": "hard",
+            "noise": 0.1,
         },
     ),
     "grpo": (

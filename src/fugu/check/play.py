@@ -89,9 +89,7 @@ def _again(player: SeeingPlayer, watch: _Watch, report: Report) -> None:
 
 def _step_failed(report: Report, error: Exception, player: SeeingPlayer, done: int) -> None:
     if isinstance(error, FuguError):
-        text = str(error)
-        fix = "return obs, reward, terminated, truncated, info"
-        report.add("error", "step()", *(text.split(". ", 1) if ". " in text else (text, fix)))
+        report.add("error", "step()", error.complaint, error.fix or "return obs, reward, terminated, truncated, info")
         return
     problem = f"step() raised {describe(error)}\n  at step {done + 1}, action {str(player.action)[:80]}"
     report.add("error", "step()", problem, "make step() accept every action of action_space, or declare a smaller action_space")

@@ -181,7 +181,7 @@ class ParallelPlayer(_Agents):
     def reset(self, seed: int | None) -> None:
         result = self.clock.reset(self.env.reset, seed=seed)
         if not isinstance(result, tuple) or len(result) != 2 or not all(isinstance(part, dict) for part in result):
-            raise SpaceError("reset() must return two dicts (observations, infos). Return self.observations, self.infos")
+            raise SpaceError("reset() must return two dicts (observations, infos)", fix="Return self.observations, self.infos")
         check_anyone(self.env)
         obs, infos = result
         self.seen = [Seen(agent, obs[agent], None, None, None, infos.get(agent, {})) for agent in self._order(obs)]
@@ -193,8 +193,8 @@ class ParallelPlayer(_Agents):
         result = self.clock.step(self.env.step, self.action)
         if not isinstance(result, tuple) or len(result) != 5 or not all(isinstance(part, dict) for part in result):
             raise SpaceError(
-                "step() must return five dicts keyed by agent, got "
-                f"{type(result).__name__}. Return observations, rewards, terminations, truncations, infos"
+                f"step() must return five dicts keyed by agent, got {type(result).__name__}",
+                fix="Return observations, rewards, terminations, truncations, infos",
             )
         obs, rewards, terminations, truncations, infos = result
         self.seen = [

@@ -86,10 +86,11 @@ class Report:
         if finding not in self.findings:
             self.findings.append(finding)
 
-    def add_error(self, error: FuguError, where: str) -> None:
-        """A fugu error as a finding: its last sentence or clause is the advice."""
-        problem, fix = split_advice(str(error))
-        self.add("error", where, problem, fix)
+    def add_error(self, error: FuguError, where: str, problem: str | None = None) -> None:
+        """Add a fugu error as a finding. ``problem`` says it in other words than the error itself, which may name a place as well."""
+        fix = error.fix[:1].lower() + error.fix[1:]
+        advice = fix or "return what the space declares, or declare what is returned"
+        self.add("error", where, error.complaint if problem is None else problem, advice)
 
     def add_crash(self, error: BaseException, where: str, what: str) -> None:
         """An exception of the environment, with the last lines of its traceback."""
@@ -125,19 +126,6 @@ def describe(error: BaseException, frames: int = 3) -> str:
     places = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
     lines = [f"\n  {Path(p.filename).name}:{p.lineno} in {p.name}: {p.line}" for p in places[-frames:]]
     return text + "".join(lines)
-
-
-def split_advice(message: str) -> tuple[str, str]:
-    """``what is wrong. Do this`` -> (what is wrong, do this); the advice may also stand on a last line or after a ``; ``."""
-    first = message.split("\n  where: ")[0]
-    head, _, last = first.rpartition("\n")
-    if head and not last.startswith(" "):
-        return head, last[0].lower() + last[1:]
-    for mark in (". ", "; "):
-        problem, found, advice = first.partition(mark)
-        if found and advice:
-            return problem, advice[0].lower() + advice[1:]
-    return first, "return what the space declares, or declare what is returned"
 
 
 def fact_text(name: str, value: Any) -> str:

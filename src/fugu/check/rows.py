@@ -43,9 +43,11 @@ def check_rows(player: RowsPlayer, report: Report, limits: Limits, *, native: bo
         watch.started()
     except FuguError as error:
         if not any(report.has(place) for place in ("obs", "reward", "reset()", "step()")):  # said better before
-            leaf, _, problem = str(error).partition(": ")
-            known = leaf in {leaf.name for leaf in player.layout.leaves}
-            report.add_error(SpaceError(problem) if known else error, f"obs/{leaf}" if known else call)
+            whole = isinstance(error, SpaceError) and error.agent is None and error.sub_env is None
+            if whole and error.where in {leaf.name for leaf in player.layout.leaves}:
+                report.add_error(error, f"obs/{error.where}", error.problem)
+            else:
+                report.add_error(error, call)
     except Exception as error:
         if not report.has(call):
             report.add_crash(error, call, f"{call} through fugu's adapter" if not native else call)

@@ -212,19 +212,19 @@ def _check_spaces(env: Any, kind: str, report: Report) -> None:
     with report.guard("spaces", "asking for the spaces"):
         for where, space in _spaces(env, kind):
             report.facts.setdefault(where.partition("(")[0], str(space))
-            for path, message in _layout_problems(space, ()):
+            for path, error in _layout_problems(space, ()):
                 place = "/".join(filter(None, (where, path_name(path))))
-                report.add_error(SpaceError(message), place)
+                report.add_error(error, place, error.problem)
             if where.startswith("action_space") and not report.has(where):
                 _check_action_bounds(convert(space), where, report)
 
 
-def _layout_problems(space: Any, path: Path) -> Iterator[tuple[Path, str]]:
+def _layout_problems(space: Any, path: Path) -> Iterator[tuple[Path, SpaceError]]:
     """Every part of the space that has no place in a row, not only the first."""
     try:
         space = convert(space)
     except SpaceError as error:
-        yield path, str(error)
+        yield path, error
         return
     parts = (
         space.spaces.items() if isinstance(space, gs.Dict) else enumerate(space.spaces) if isinstance(space, gs.Tuple) else None
@@ -236,7 +236,7 @@ def _layout_problems(space: Any, path: Path) -> Iterator[tuple[Path, str]]:
     try:
         Layout(space)
     except SpaceError as error:
-        yield path, str(error).removeprefix("the space: ")
+        yield path, error
 
 
 def _check_action_bounds(space: gs.Space, where: str, report: Report) -> None:

@@ -67,8 +67,7 @@ def report_on(options: Options, env_kwargs: dict[str, Any]) -> Report:
         return apart(check_quietly, options, env_kwargs, timeout=options.timeout)
     except Ended as ended:
         report = Report(name=options.env, facts={"check_seconds": time.perf_counter() - start})
-        what, *places = ended.what.split("\n")
-        report.add("error", "process", "\n".join([f"{what} while it was being checked", *places]), ended.fix)
+        report.add("error", "process", "\n".join([f"{ended.what} while it was being checked", *ended.lines]), ended.fix)
         return report
 
 

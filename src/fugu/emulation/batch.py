@@ -40,7 +40,7 @@ class ObsBatch:
         try:
             self.packer.pack(value, rows[i : i + 1].reshape(self.packer.layout.row_shape))
         except SpaceError as error:
-            raise SpaceError(f"sub-env {i}: {error}") from None
+            raise error.of(sub_env=i) from None
 
     def items(self, obs: Any) -> list[Any]:
         """The observations of a batch one by one."""

@@ -31,11 +31,15 @@ def write_costs(names: Sequence[str], info: Mapping[str, Any], row: np.ndarray) 
     """Into ``row [costs]``, checked."""
     for k, name in enumerate(names):
         if name not in info:
-            raise SpaceError(f"cost: costs={list(names)}, but info has no {name!r}; set info[{name!r}] in every step")
+            raise SpaceError(
+                f"costs={list(names)}, but info has no {name!r}", where="cost", fix=f"set info[{name!r}] in every step"
+            )
         try:
             value = float(info[name])
         except (TypeError, ValueError):
-            raise SpaceError(f"cost: expected a number in info[{name!r}], got {info[name]!r:.60}") from None
+            raise SpaceError(f"expected a number in info[{name!r}], got {info[name]!r:.60}", where="cost") from None
         if not math.isfinite(np.float32(value)):
-            raise SpaceError(f"cost: info[{name!r}]={info[name]!r} is not finite in float32; a cost must be a finite number")
+            raise SpaceError(
+                f"info[{name!r}]={info[name]!r} is not finite in float32; a cost must be a finite number", where="cost"
+            )
         row[k] = value

@@ -100,7 +100,7 @@ class Rows:
             return
         mask = np.asarray(offered, bool).ravel()
         if mask.size != self.action_mask.shape[1]:
-            raise SpaceError(f"action_mask: expected {self.action_mask.shape[1]} choices, got {mask.size}")
+            raise SpaceError(f"expected {self.action_mask.shape[1]} choices, got {mask.size}", where="action_mask")
         self.action_mask[agent] = mask
 
     def start(self) -> None:
@@ -241,7 +241,7 @@ def offers_mask(observation_space: gs.Space, action_space: gs.Space) -> bool:
     size = int(np.prod(observation_space["action_mask"].shape or (0,)))
     if size != choices:
         raise ConfigError(
-            f"the observation's 'action_mask' has {size} entries, but {action_space} has {choices} choices; "
-            "give it one entry per choice, or another name if it means something else"
+            f"the observation's 'action_mask' has {size} entries, but {action_space} has {choices} choices",
+            fix="give it one entry per choice, or another name if it means something else",
         )
     return True

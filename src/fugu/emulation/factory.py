@@ -86,8 +86,8 @@ def emulate(env: Any, emulation: Emulation | None = None) -> Env:
     missing = [name for name in ("observation_space", "action_space", "reset", "step") if not hasattr(env, name)]
     if missing:
         raise ConfigError(
-            f"{type(env).__name__} is not an environment: it has no {', '.join(missing)}. "
-            "Expected a Gymnasium or PettingZoo environment or a fugu.Env, or a callable that returns one"
+            f"{type(env).__name__} is not an environment: it has no {', '.join(missing)}",
+            fix="Expected a Gymnasium or PettingZoo environment or a fugu.Env, or a callable that returns one",
         )
     return GymnasiumEnv(env, **options)
 
@@ -132,8 +132,8 @@ def _maker(env: Any) -> Callable[..., Any]:
         return env
     if hasattr(env, "step"):
         raise ConfigError(
-            f"got an instance of {type(env).__name__}; every environment must be built where it runs. "
-            f"Pass a callable instead: lambda: {type(env).__name__}(...)"
+            f"got an instance of {type(env).__name__}; every environment must be built where it runs",
+            fix=f"Pass a callable instead: lambda: {type(env).__name__}(...)",
         )
     raise ConfigError(f"expected an environment id, class or callable, got {type(env).__name__} {env!r:.60}")
 

@@ -30,15 +30,16 @@ class Team:
         if autoreset != "next_step":
             raise ConfigError(
                 f"autoreset={autoreset!r} has no meaning where agents end one by one: a team starts anew together, on the "
-                'step after its last agent ended. Leave it out, or use autoreset="next_step"'
+                "step after its last agent ended",
+                fix='Leave it out, or use autoreset="next_step"',
             )
         self.env = env
         self.agents: tuple[Any, ...] = tuple(getattr(env, "possible_agents", ()))
         """who may come, in the order of their rows"""
         if not self.agents:
             raise ConfigError(
-                f"{type(env).__name__} has agents but no possible_agents, and every agent that may come needs a row. "
-                "Set possible_agents to the list of their names"
+                f"{type(env).__name__} has agents but no possible_agents, and every agent that may come needs a row",
+                fix="Set possible_agents to the list of their names",
             )
         self.num_agents = len(self.agents)
         self.index = {agent: i for i, agent in enumerate(self.agents)}
@@ -75,9 +76,8 @@ class Team:
         most = self.choices[i]
         if most is not None and action[i] >= most:
             raise SpaceError(
-                f"agent {self.agents[i]!r}: action {int(action[i])} is one of others' kinds, it has {most} choices; "
-                "choose by the action_mask"
-            )
+                f"action {int(action[i])} is one of others' kinds, it has {most} choices", fix="choose by the action_mask"
+            ).of(agent=self.agents[i])
         return action[i] if self._discrete else self._decode(action[i : i + 1])
 
     def reset_env(self, seed: int | None, options: dict[str, Any] | None) -> Any:
@@ -89,7 +89,7 @@ class Team:
     def row_of(self, agent: Any) -> int:
         if agent not in self.index:
             raise SpaceError(
-                f"agent {agent!r} is not in possible_agents={list(self.agents)}; list there every agent that may come"
+                f"agent {agent!r} is not in possible_agents={list(self.agents)}", fix="list there every agent that may come"
             )
         return self.index[agent]
 
@@ -101,8 +101,8 @@ class Team:
         """``gone`` are agents that left without an ending: whether to bootstrap from their last state cannot be known."""
         if gone:
             raise SpaceError(
-                f"agent {self.agents[min(gone)]!r} is gone from env.agents, but it was never terminated or truncated; "
-                "set one of them on the step in which an agent leaves"
+                f"agent {self.agents[min(gone)]!r} is gone from env.agents, but it was never terminated or truncated",
+                fix="set one of them on the step in which an agent leaves",
             )
 
 
@@ -128,7 +128,7 @@ class AgentRows:
                 else:
                     write_costs(self.team.costs, result[4], self.out.cost[i])
         except SpaceError as error:
-            raise SpaceError(f"agent {self.team.agents[i]!r}: {error}") from None
+            raise error.of(agent=self.team.agents[i]) from None
         if first:
             self.out.first[i] = True
         self._finish(i, result[0], result[4])
@@ -142,7 +142,7 @@ class AgentRows:
             if not self._writers[i].start(obs):
                 RowWriter(self.team.packer, self.out, i).start(obs)
         except SpaceError as error:
-            raise SpaceError(f"agent {self.team.agents[i]!r}: {error}") from None
+            raise error.of(agent=self.team.agents[i]) from None
         self.out.mask[i] = acting
         if self.out.cost is not None:
             self.out.cost[i] = 0
@@ -182,13 +182,13 @@ class AgentRows:
                 offered = _with_surplus(offered, choices, out.action_mask.shape[1])
             out.set_action_mask(i, offered)
         except SpaceError as error:
-            raise SpaceError(f"agent {team.agents[i]!r}: {error}") from None
+            raise error.of(agent=team.agents[i]) from None
 
 
 def check_anyone(env: Any) -> None:
     """Whether an agent is there after a reset. Others may come late, but with nobody to act the next step would be a reset again."""
     if not env.agents:
-        raise SpaceError("reset() left no agents; set self.agents = self.possible_agents[:] in it")
+        raise SpaceError("reset() left no agents", fix="set self.agents = self.possible_agents[:] in it")
 
 
 def _spaces(env: Any, agents: tuple[Any, ...], method: str) -> list[gs.Space]:
@@ -215,8 +215,8 @@ def _common(
     able = "vectors of one dtype, or Dicts of them" if method == "observation_space" else "Discrete"
     raise ConfigError(
         f"{type(env).__name__}: no {method} has room for both {agents[0]!r} and {agents[other]!r}.\n"
-        f"  {agents[0]!r}: {spaces[0]}\n  {agents[other]!r}: {spaces[other]}\n"
-        f"Where they differ they must be {able}; wrap the environment so that they are"
+        f"  {agents[0]!r}: {spaces[0]}\n  {agents[other]!r}: {spaces[other]}",
+        fix=f"Where they differ they must be {able}; wrap the environment so that they are",
     )
 
 
@@ -225,6 +225,6 @@ def _with_surplus(offered: Any, choices: int, columns: int) -> np.ndarray:
     mask = np.zeros(columns, bool)
     given = np.ones(choices, bool) if offered is None else np.asarray(offered, bool).ravel()
     if given.size not in (choices, columns):
-        raise SpaceError(f"action_mask: expected {choices} choices, got {given.size}")
+        raise SpaceError(f"expected {choices} choices, got {given.size}", where="action_mask")
     mask[:choices] = given[:choices]
     return mask

@@ -156,7 +156,9 @@ class Layout:
         if self.single:
             return [rows]
         if rows.size and rows.strides[-1] != rows.itemsize:
-            raise SpaceError(f"each row must be contiguous, got strides {rows.strides} bytes; copy them first: rows.copy()")
+            raise SpaceError(
+                f"each row must be contiguous, got strides {rows.strides} bytes", fix="copy them first: rows.copy()"
+            )
         views = []
         for leaf, span in zip(self.leaves, self.spans, strict=True):
             part = rows[..., span.start : span.start + span.length]
@@ -268,23 +270,28 @@ def _build(space: gs.Space, path: Path, code: str, leaves: list[Leaf], lead: tup
         maximum = getattr(space, "fugu_max_length", None)
         if maximum is None:
             raise SpaceError(
-                f"{_at(path)}: a Sequence has no maximum length, but a row has a fixed size. Declare one: "
-                f"fugu.spaces.bound({code}, max_length=32)"
+                "a Sequence has no maximum length, but a row has a fixed size",
+                where=_at(path),
+                fix=f"Declare one: fugu.spaces.bound({code}, max_length=32)",
             )
         length = leaf(np.int64, (), (*path, "length"), gs.Discrete(maximum + 1))
         part = _build(space.feature_space, (*path, "items"), f"{code}.feature_space", leaves, (*lead, maximum))
         return Node(space, path, length, children=(part,), maximum=maximum)
     if isinstance(space, gs.Graph):
         raise SpaceError(
-            f"{_at(path)}: Graph spaces have no fixed size and are not supported. Instead declare a Dict with padded arrays: "
+            "Graph spaces have no fixed size and are not supported",
+            where=_at(path),
+            fix="Instead declare a Dict with padded arrays: "
             "Dict(nodes=Box(shape=(max_nodes, ...)), edges=Box(shape=(max_edges, ...)), edge_links=Box(shape=(max_edges, 2), "
-            "dtype=np.int64), num_nodes=Discrete(max_nodes + 1), num_edges=Discrete(max_edges + 1))"
+            "dtype=np.int64), num_nodes=Discrete(max_nodes + 1), num_edges=Discrete(max_edges + 1))",
         )
     if hasattr(space, "mission_func") and hasattr(space, "ordered_placeholders"):
         return _text(space, path, *_missions(space), leaf)
     raise SpaceError(
-        f"{_at(path)}: {type(space).__name__} is not a space fugu can lay out. Supported: Box, Discrete, MultiDiscrete, "
-        "MultiBinary, Text, Tuple, Dict, OneOf, Sequence. Convert it with gymnasium.wrappers.TransformObservation."
+        f"{type(space).__name__} is not a space fugu can lay out. Supported: Box, Discrete, MultiDiscrete, "
+        "MultiBinary, Text, Tuple, Dict, OneOf, Sequence",
+        where=_at(path),
+        fix="Convert it with gymnasium.wrappers.TransformObservation",
     )
 
 
@@ -321,7 +328,9 @@ def _takes_any_text(space: Any) -> bool:
 
 def _check_dtype(space: gs.Space, path: Path) -> None:
     if space.dtype is None or np.dtype(space.dtype).kind not in "biuf" or np.dtype(space.dtype).itemsize > 8:
-        raise SpaceError(f"{_at(path)}: dtype {space.dtype} is not supported; use a bool, integer or float of at most 8 bytes")
+        raise SpaceError(
+            f"dtype {space.dtype} is not supported", where=_at(path), fix="use a bool, integer or float of at most 8 bytes"
+        )
 
 
 def _assemble(node: Node, leaves: Sequence[Any]) -> Any:

@@ -101,8 +101,8 @@ def write_leaves(layout: Layout, rows: Tensor, leaves: Sequence[Tensor]) -> None
         dtype = TORCH_DTYPES[name]
         if leaf.shape != batch + shape or (leaf.dtype.is_floating_point and not dtype.is_floating_point):
             raise SpaceError(
-                f"{layout.leaves[index].name or 'value'}: expected {name}{list(batch + shape)} or what converts to it, "
-                f"got {_describe(leaf)}"
+                f"expected {name}{list(batch + shape)} or what converts to it, got {_describe(leaf)}",
+                where=layout.leaves[index].name or "value",
             )
         if layout.single:
             rows.copy_(leaf)
@@ -153,7 +153,8 @@ def _check_memory(layout: Layout, rows: Tensor) -> None:
     strides = rows.stride()
     if strides[-1] != 1 and layout.row_shape[0] > 1:
         raise SpaceError(
-            f"each row must be contiguous, got strides {list(strides)} of {_describe(rows)}; copy them first: rows.contiguous()"
+            f"each row must be contiguous, got strides {list(strides)} of {_describe(rows)}",
+            fix="copy them first: rows.contiguous()",
         )
     step = layout.alignment
     if step == 1 or torch.compiler.is_compiling():  # the offset cannot be traced; torch itself refuses bad ones, less clearly
@@ -161,7 +162,8 @@ def _check_memory(layout: Layout, rows: Tensor) -> None:
     if rows.storage_offset() % step or any(stride % step for stride in strides[:-1]):
         raise SpaceError(
             f"each row must start at a multiple of {step} items of its memory, because its widest leaf has {step}; got offset "
-            f"{rows.storage_offset()} and strides {list(strides)}; copy the rows first: rows.clone()"
+            f"{rows.storage_offset()} and strides {list(strides)}",
+            fix="copy the rows first: rows.clone()",
         )
 
 

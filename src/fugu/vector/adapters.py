@@ -107,7 +107,7 @@ def attribute_errors() -> Iterator[None]:
     try:
         yield
     except EnvError as error:
-        if str(error).startswith("AttributeError:"):
+        if error.caused_by(AttributeError):
             raise AttributeError(str(error)) from error
         raise
 

@@ -18,7 +18,7 @@ from gymnasium import spaces as gs
 
 from fugu.emulation.env import Deferred, Env, Infos, Rows, is_deferred
 from fugu.emulation.factory import Factory
-from fugu.errors import ConfigError, EnvError, NotInstalled, SandboxError
+from fugu.errors import ConfigError, EnvError, NotInstalled, SandboxError, shared_class
 from fugu.vector.buffers import SLOTS, Buffers
 from fugu.vector.config import InfoMode, OnError
 from fugu.vector.runner import Options
@@ -283,7 +283,15 @@ class Shard:
         message = f"{type(error).__name__}: {_text(error)}"
         env = self.first_env + k
         seeds = () if phase == "make" else (self.seeds[k],)
-        return EnvError(message, worker=self.worker, envs=(env,), seeds=seeds, phase=phase, remote_traceback=text)
+        return EnvError(
+            message,
+            worker=self.worker,
+            envs=(env,),
+            seeds=seeds,
+            phase=phase,
+            remote_traceback=text,
+            cause=shared_class(error),
+        )
 
 
 class _Revived:
