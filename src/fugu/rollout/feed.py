@@ -30,7 +30,8 @@ from fugu.rollout.device import Columns, Slab
 from fugu.rollout.onpolicy import Actor, Clock, Saved, Stopped
 from fugu.rollout.transfer import Pinned, Transfer
 from fugu.spaces.views import TORCH_DTYPES
-from fugu.vector.vecenv import VecEnv, env_seeds
+from fugu.vector.seeds import env_seeds
+from fugu.vector.vecenv import VecEnv
 
 
 class Feed(Saved):

@@ -124,6 +124,8 @@ class Layout:
         dtypes = {leaf.dtype for leaf in placed}
         self.single: bool = len(placed) == 1
         """the row is the one leaf, with its own shape"""
+        self.plain: bool = self.single and self.root.leaf == 0 and not self.root.children
+        """and the space is that leaf itself, in no Dict or Tuple: a value in the structure of the space is the array alone"""
         self.dtype: np.dtype = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.uint8)
         self.row_shape: tuple[int, ...] = placed[0].shape if self.single else (self.nbytes // self.dtype.itemsize,)
         self.dtype_name: str = self.dtype.name

@@ -13,14 +13,14 @@ from fugu.emulation.tensor import RowTensors, TensorWorlds
 from fugu.errors import ConfigError
 from fugu.vector.buffers import Buffers
 from fugu.vector.config import VectorConfig
-from fugu.vector.runner import RESET, Drained, Options, agent_slices, split
+from fugu.vector.runner import RESET, Drained, Options, Runner, agent_slices, split
 
 
-class Tensors:
+class Tensors(Runner):
     """One array of worlds per group; a group runs when ``finish`` is asked for it."""
 
-    restarts = 0
     shares_workers = True
+    can_snapshot = True
 
     def __init__(self, make: Callable[[], Any], config: VectorConfig) -> None:
         self._envs = split(config.num_envs, config.num_batches, config.num_batches).envs
@@ -60,8 +60,8 @@ class Tensors:
         self._fresh.clear()
 
     def take_actions(self, group: int, action: Any) -> None:
-        self.buffers.write_action(self.group_agents[group], action)
-        self.buffers.check_actions(self.group_agents[group])
+        self.buffers.write_action(group, action)
+        self.buffers.check_actions(group)
 
     def drain(self) -> Drained:
         parts = [worlds.drain() for worlds in self._worlds]
