@@ -1,4 +1,4 @@
-"""Write what one agent's environment returned into its row, checked. The pure-Python twin of ``RowWriter`` in native/pack.h.
+"""Write what one agent's environment returned into its row, checked. The pure-Python twin of ``RowWriter`` in native/row_writer.h.
 
 ``RowWriter.step(result)`` takes the tuple of ``env.step`` and answers with a set of bits, ``start(obs)`` takes a first
 observation. The native one answers -1 (or False) to whatever it does not recognise, and then this one decides.

@@ -1,4 +1,4 @@
-"""The zygote's loop: orders in, forks, ends of processes out. ``native/sandbox.c`` does the same where it was compiled."""
+"""The zygote's loop: orders in, forks, ends of processes out. ``native/sandbox_loop.c`` does the same where it was compiled."""
 
 from __future__ import annotations
 

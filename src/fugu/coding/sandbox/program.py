@@ -55,7 +55,7 @@ _seed = _random.Random.seed.__get__(random._inst)
 
 
 def hooks() -> tuple[Any, ...]:
-    """What ``native/sandbox.c`` does of ``begin`` it does with these, in its order."""
+    """What ``native/sandbox_child.c`` does of ``begin`` it does with these, in its order."""
     return (
         _seed,
         *(compile, NAME, "exec", 0, True),
