@@ -19,7 +19,7 @@ OBJECTS_PER_STEP = 0.5
 
 
 def check_memory(player: Player, report: Report, limits: Limits) -> None:
-    """A warm-up and ``PARTS`` equal parts, within the limits."""
+    """Check that memory does not grow: play a warm-up and ``PARTS`` equal parts, within the limits."""
     process = psutil.Process()
     part = max(20, limits.steps // PARTS)
     limit = limits.seconds / (PARTS + 1)

@@ -31,14 +31,14 @@ _ONLY_WORTH_KNOWING = ("symmetric and normalized", "values are equal", "seed` fu
 
 
 def check_gymnasium(env: Any, report: Report) -> None:
-    """``gymnasium.utils.env_checker.check_env`` on a fresh env."""
+    """Run ``gymnasium.utils.env_checker.check_env`` on a fresh env."""
     from gymnasium.utils.env_checker import check_env
 
     _run(lambda: check_env(env.unwrapped, skip_render_check=True), "Gymnasium's check_env", report, "warning")
 
 
 def check_pettingzoo(env: Any, report: Report, *, cycles: int) -> None:
-    """PettingZoo's ``api_test`` or ``parallel_api_test`` on a fresh env, if PettingZoo is there."""
+    """Run PettingZoo's ``api_test`` or ``parallel_api_test`` on a fresh env, if PettingZoo is there."""
     if importlib.util.find_spec("pettingzoo") is None:
         return
     from pettingzoo.utils import BaseWrapper

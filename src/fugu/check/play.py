@@ -68,7 +68,7 @@ def _reset(player: SeeingPlayer, watch: _Watch, seed: int | None) -> bool:
 
 
 def _again(player: SeeingPlayer, watch: _Watch, report: Report) -> None:
-    """Twice in a row and in the middle of an episode: reset must always work, and a step after it."""
+    """Reset twice in a row and in the middle of an episode: it must always work, and a step after it."""
     if report.has("reset()") or report.has("step()"):
         return
     for what in ("reset() in the middle of an episode", "reset() twice in a row"):

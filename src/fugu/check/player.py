@@ -79,7 +79,7 @@ class Player(Protocol):
     def step(self) -> None: ...
 
     def values(self) -> Iterator[tuple[str, Any]]:
-        """Everything the last call returned except infos, by name: for comparing two players."""
+        """Return everything the last call returned except infos, by name: for comparing two players."""
         ...
 
 
@@ -238,7 +238,7 @@ class TurnPlayer(_Agents):
 
 
 def kind_of(env: Any) -> str:
-    """What the environment is, in words."""
+    """Return what the environment is, in words."""
     if is_native(env):
         return "fugu.Env"
     if is_tensor_env(env):
@@ -261,7 +261,7 @@ SEEING: dict[str, Callable[[Any, int], SeeingPlayer]] = {
 
 
 def leaves_of(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """(path, leaf) of nested dicts, tuples and lists of anything; a list of numbers is a leaf."""
+    """Yield (path, leaf) of nested dicts, tuples and lists of anything; a list of numbers is a leaf."""
     if isinstance(value, dict):
         for key, part in value.items():
             yield from leaves_of(part, (*path, str(key)))
@@ -273,7 +273,7 @@ def leaves_of(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
 
 
 def truthy(value: Any) -> bool:
-    """Whether a flag is set, for flags of any type."""
+    """Return True if a flag of whatever type is set."""
     try:
         return bool(value)
     except Exception:

@@ -26,7 +26,7 @@ _FIX = (
 
 
 def check_determinism(play: Play, report: Report, limits: Limits, *, known: bool) -> None:
-    """Two instances in lockstep, same seed, same actions. ``known``: the env itself declares that it is not deterministic.
+    """Step two instances in lockstep, same seed, same actions. ``known``: the env itself declares that it is not deterministic.
 
     In lockstep because that is what a vector env does: an env that seeds a global generator repeats itself when it runs alone.
     """
@@ -80,7 +80,7 @@ def check_seeds(play: Play, report: Report, *, seed: int) -> None:
 
 
 def same(x: Any, y: Any) -> bool:
-    """Equal in type and value; NaN equals NaN."""
+    """Return True if both are equal in type and value; NaN equals NaN."""
     if isinstance(x, np.ndarray) or isinstance(y, np.ndarray):
         a, b = np.asarray(x), np.asarray(y)
         return a.shape == b.shape and a.dtype == b.dtype and bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))

@@ -1,4 +1,4 @@
-"""What a check found: facts, and findings that each name a place, a problem and a fix."""
+"""Hold what a check found: facts, and findings that each name a place, a problem and a fix."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """No errors; there may be warnings and notes."""
+        """Return True if there are no errors; there may be warnings and notes."""
         return not self.of("error")
 
     def of(self, severity: Severity) -> list[Finding]:
@@ -57,12 +57,12 @@ class Report:
 
     @property
     def sorted(self) -> list[Finding]:
-        """Errors first, then warnings, then notes; within each in the order found."""
+        """Return errors first, then warnings, then notes; within each in the order found."""
         return sorted(self.findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
     @property
     def summary(self) -> str:
-        """``2 errors, 1 note``, or ``no findings``."""
+        """Return ``2 errors, 1 note``, or ``no findings``."""
         counts = [(len(self.of(severity)), severity) for severity in SEVERITIES]
         return ", ".join(f"{n} {word}{'s' if n > 1 else ''}" for n, word in counts if n) or "no findings"
 
@@ -93,7 +93,7 @@ class Report:
         self.add("error", where, error.complaint if problem is None else problem, advice)
 
     def add_crash(self, error: BaseException, where: str, what: str) -> None:
-        """An exception of the environment, with the last lines of its traceback."""
+        """Add an exception of the environment, with the last lines of its traceback."""
         self.add(
             "error",
             where,
@@ -102,12 +102,12 @@ class Report:
         )
 
     def has(self, where: str, severity: Severity = "error") -> bool:
-        """Whether something was found at ``where`` or below it."""
+        """Return True if something was found at ``where`` or below it."""
         return any(f.severity == severity and (f.where == where or f.where.startswith(where + "/")) for f in self.findings)
 
     @contextmanager
     def guard(self, where: str, what: str) -> Iterator[None]:
-        """One check: whatever it raises becomes a finding, and the next check goes on."""
+        """Run one check: what it raises becomes a finding, and the next check goes on."""
         try:
             yield
         except FuguError as error:
@@ -117,7 +117,7 @@ class Report:
 
 
 def describe(error: BaseException, frames: int = 3) -> str:
-    """``ZeroDivisionError: division by zero`` and the innermost places of its traceback, one per line."""
+    """Return ``ZeroDivisionError: division by zero`` and the innermost places of its traceback, one per line."""
     ours = tuple(str(Path(__file__).parents[1] / name) for name in ("check", "emulation"))  # not what went wrong
     try:
         text = f"{type(error).__name__}: {error}".rstrip(": ")
@@ -129,7 +129,7 @@ def describe(error: BaseException, frames: int = 3) -> str:
 
 
 def fact_text(name: str, value: Any) -> str:
-    """A fact for people to read."""
+    """Write a fact for people to read."""
     if name.endswith("_share"):
         return f"{100 * value:.1f}%"
     if isinstance(value, str):

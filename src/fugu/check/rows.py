@@ -77,7 +77,7 @@ class _Watch:
             self._expect((rows.cost == 0).all(1), "cost", "reset() left a cost that is not 0", fix)
 
     def stepped(self, step: int, acted: np.ndarray) -> None:
-        """``acted``: the mask of the rows before this step."""
+        """Check the rows of a step; ``acted`` is the mask of the rows before it."""
         rows = self.player.rows
         ended = rows.terminated | rows.truncated
         at = f"at step {step}"
@@ -133,7 +133,7 @@ class _Watch:
         self.lengths += [info["episode"]["l"] for info in episode.infos.values()]
 
     def values(self, step: int) -> None:
-        """What only a native env can get wrong: numbers nobody looked at on the way into the row."""
+        """Check what only a native env can get wrong: numbers nobody looked at on the way into the row."""
         player, rows = self.player, self.player.rows
         bad = ~np.isfinite(rows.reward)
         fix = "write out.reward for every agent on every step, 0 where nothing was gained"
@@ -173,7 +173,7 @@ class _Watch:
             facts["reward_min"], facts["reward_max"] = map(float, self.reward)
 
     def _expect(self, good: np.ndarray, where: str, problem: str, fix: str) -> None:
-        """``good`` must hold for every agent."""
+        """Add a finding unless ``good`` holds for every agent."""
         if good.all() or any(f.where == where and f.fix == fix for f in self.report.findings):
             return
         agent = f" (agent {int(np.argmin(good))})" if len(good) > 1 else ""

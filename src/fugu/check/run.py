@@ -33,7 +33,7 @@ SECONDS_PER_PART = 10.0
 
 
 def check_env(env: Any, *, steps: int = 500, seed: int = 0, env_kwargs: Mapping[str, Any] | None = None) -> Report:
-    """Everything wrong with ``env``, and what it costs to run. Never raises because of the environment.
+    """Report everything wrong with ``env``, and what it costs to run. Never raises because of the environment.
 
     ``env`` is what ``fugu.vector.make`` takes: an id, ``module:Class``, ``file.py:Class``, a class or a callable. ``steps`` random
     steps are taken in each part of the check (less if they take longer than ten seconds).
@@ -52,7 +52,7 @@ def check_env(env: Any, *, steps: int = 500, seed: int = 0, env_kwargs: Mapping[
 
 
 def _check(env: Any, report: Report, steps: int, seed: int, kwargs: Mapping[str, Any]) -> None:
-    """The parts, in order. Each goes on after the failure of another as far as it makes sense."""
+    """Run the parts in order. Each goes on after the failure of another as far as it makes sense."""
     built = _build(env, report, kwargs)
     if built is None:
         return
@@ -93,7 +93,7 @@ def _check_as_rows(factory: Factory, kind: str, report: Report, limits: Limits) 
 
 
 def _check_again(factory: Factory, instance: Any, kind: str, report: Report, limits: Limits) -> None:
-    """Seeds and memory: only where an env plays at all, or every part would tell of the same crash."""
+    """Check seeds and memory, but only where an env plays at all: else every part would tell of the same crash."""
 
     @contextmanager
     def player() -> Iterator[Player]:
@@ -131,7 +131,7 @@ def _closing(env: Any, report: Report) -> Iterator[Any]:
 
 
 def _build(env: Any, report: Report, kwargs: Mapping[str, Any]) -> tuple[Factory, Any] | None:
-    """The factory and a first instance; None if there is none to be had."""
+    """Return the factory and a first instance; None if there is none to be had."""
     try:
         factory = factories(env, 1, kwargs)[0]
     except Exception as error:
@@ -172,7 +172,7 @@ def _build_fix(factory: Factory, error: BaseException) -> str:
 
 
 def _parameters(make: Any) -> list[str]:
-    """The names of the arguments that the environment's own constructor takes, as far as it can be known."""
+    """Return the names of the arguments that the environment's own constructor takes, as far as they can be known."""
     try:
         if isinstance(make, _FromFile):
             make = make.load()
@@ -193,7 +193,7 @@ def _is_environment(env: Any, report: Report) -> bool:
 
 
 def _spaces(env: Any, kind: str) -> Iterator[tuple[str, Any]]:
-    """(where, space) of every space the env declares; the same space is given once."""
+    """Yield (where, space) of every space the env declares; the same space is given once."""
     if not kind.startswith("PettingZoo"):
         single = "single_" if kind == "Gymnasium vector" else ""
         for name in ("observation_space", "action_space"):
@@ -220,7 +220,7 @@ def _check_spaces(env: Any, kind: str, report: Report) -> None:
 
 
 def _layout_problems(space: Any, path: Path) -> Iterator[tuple[Path, SpaceError]]:
-    """Every part of the space that has no place in a row, not only the first."""
+    """Yield an error for every part of the space that has no place in a row, not only for the first."""
     try:
         space = convert(space)
     except SpaceError as error:
@@ -256,7 +256,7 @@ def _nondeterministic(env: Any) -> bool:
 
 
 def _check_pickle(factory: Factory, instance: Any, report: Report) -> None:
-    """What a worker process does: unpickle the factory and build its own instance with the same spaces."""
+    """Check what a worker process does: unpickle the factory and build its own instance with the same spaces."""
     fix = "open files, locks, connections and GPU handles inside the environment's __init__, not outside and passed in"
     try:
         data = cloudpickle.dumps(factory)

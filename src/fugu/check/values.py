@@ -36,7 +36,7 @@ class Problem:
 
 
 def problems(space: gs.Space, value: Any, path: Path = ()) -> Iterator[Problem]:
-    """Everything in which ``value`` differs from what ``space`` declares."""
+    """Yield everything in which ``value`` differs from what ``space`` declares."""
     if isinstance(space, gs.Dict):
         yield from _dict(space, value, path)
     elif isinstance(space, gs.Tuple):
@@ -179,7 +179,7 @@ def _range(space: gs.Space, array: np.ndarray, path: Path) -> Iterator[Problem]:
 
 
 def bounds(space: gs.Space) -> tuple[Any, Any]:
-    """Inclusive (low, high) of a leaf, broadcastable to its shape; infinite where nothing is declared."""
+    """Return inclusive (low, high) of a leaf, broadcastable to its shape; infinite where nothing is declared."""
     if isinstance(space, gs.Box):
         return space.low, space.high
     if isinstance(space, gs.Discrete):
@@ -192,7 +192,7 @@ def bounds(space: gs.Space) -> tuple[Any, Any]:
 
 
 def _dtype_fits(space: gs.Space, array: np.ndarray, typed: bool) -> bool:
-    """The rule of the packer: the declared dtype; any integer for a Discrete; numbers without a dtype by their kind."""
+    """Apply the packer's rule: the declared dtype; any integer for a Discrete; numbers without a dtype by their kind."""
     want = np.dtype(space.dtype)
     if isinstance(space, gs.Discrete):
         return array.dtype.kind in "iub"
@@ -221,7 +221,7 @@ def _is_integer(value: Any) -> bool:
 
 
 def show(value: Any) -> str:
-    """A value in few words."""
+    """Show a value in few words."""
     if isinstance(value, np.ndarray | np.generic):
         return f"{value.dtype} {value.shape}"
     text = repr(value)

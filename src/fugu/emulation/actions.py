@@ -1,4 +1,4 @@
-"""Actions that try all of an action space: every choice in turn, and boxes at their bounds as well as in between."""
+"""Draw actions that try all of an action space: every choice in turn, and boxes at their bounds as well as in between."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Actions:
         _seed(space, seed)
 
     def next(self, mask: np.ndarray | None = None) -> Any:
-        """The next action; with ``mask`` (the choices of the discrete leaves side by side) only an allowed one."""
+        """Return the next action; with ``mask`` (the choices of the discrete leaves side by side) only an allowed one."""
         if mask is not None and isinstance(self.space, gs.Discrete) and mask.size == self.space.n and mask.any():
             return self.space.dtype.type(self.space.start + self._random.choice(np.flatnonzero(mask)))
         if mask is not None and isinstance(self.space, gs.MultiDiscrete) and mask.size == self.space.nvec.sum():
@@ -47,7 +47,7 @@ class Actions:
         return space.sample()
 
     def _deal(self, n: int, path: Path) -> int:
-        """Like drawing from a shuffled deck: every choice comes once before any comes again."""
+        """Deal from a shuffled deck: every choice comes once before any comes again."""
         if n > DECK_LIMIT:
             return int(self._random.integers(n))
         deck = self._decks.get(path)
@@ -56,7 +56,7 @@ class Actions:
         return deck.pop()
 
     def _box(self, space: gs.Box) -> np.ndarray:
-        """Mostly a sample; one time in eight all at the lower bound, one in eight all at the upper, where there is one."""
+        """Return a sample; one time in eight all at the lower bound, one in eight all at the upper, where there is one."""
         value = space.sample()
         side = self._random.integers(8)
         if side == 0:
@@ -72,7 +72,7 @@ class Actions:
 
 
 def action_rows(space: gs.Space, count: int, seed: int) -> np.ndarray:
-    """``count`` actions as rows, ``[count, *row_shape]``."""
+    """Return ``count`` actions as rows, ``[count, *row_shape]``."""
     layout, actions = Layout(space), Actions(space, seed)
     packer, rows = Packer(layout, finite=False, cast=True), layout.zeros(count)
     for i in range(count):
@@ -81,7 +81,7 @@ def action_rows(space: gs.Space, count: int, seed: int) -> np.ndarray:
 
 
 def allowed(action: np.ndarray, rows: Rows, space: gs.Space) -> np.ndarray:
-    """``action`` for ``rows``, with what an action mask forbids replaced by the first choice it allows."""
+    """Return ``action`` with what the mask of ``rows`` forbids replaced by the first choice it allows."""
     masks = rows.action_mask
     if masks is None or not isinstance(space, gs.Discrete) or masks.all():
         return action

@@ -51,11 +51,11 @@ class Compiler:
 
     @property
     def debug_flags(self) -> tuple[str, ...]:
-        """With the bounds of an array at the end of a struct checked as well, which is where State often has one."""
+        """Return the debug flags; they also check the bounds of an array at the end of a struct, which is where State often has one."""
         return (*DEBUG, *(("-shared-libasan", "-fstrict-flex-arrays=3") if self._is_clang else ("-fsanitize=bounds-strict",)))
 
     def sanitizers(self) -> str:
-        """The libraries that must be in a process before anything compiled with ``debug_flags``: the sanitizers', and the
+        """Return the libraries that must be in a process before anything compiled with ``debug_flags``: the sanitizers', and the
         standard library's, or they cannot see what it throws."""
         wanted = (f"libclang_rt.asan-{os.uname().machine}.so" if self._is_clang else "libasan.so", "libstdc++.so.6")
         commands = [[self.path, f"-print-file-name={name}"] for name in wanted]
@@ -70,12 +70,12 @@ class Compiler:
 
 
 def is_built(env: Any) -> bool:
-    """Whether ``env`` names an environment to be compiled (``my_env.h``) or one compiled already (a library of ``build``)."""
+    """Return True if ``env`` names an environment to be compiled (``my_env.h``) or one compiled already (a library of ``build``)."""
     return isinstance(env, str) and env.endswith((".h", ".hpp", ".so"))
 
 
 def is_compiled(env: Any) -> bool:
-    """Whether ``env`` names a native environment: one of the package, or one's own."""
+    """Return True if ``env`` names a native environment: one of the package, or one of the user's own."""
     return is_name(env) or is_built(env)
 
 
@@ -121,7 +121,7 @@ def load(library: str | Path) -> str:
 
 
 def debug_environment() -> Mapping[str, str]:
-    """Environment variables with which a process can load a library built with ``debug``, beside those there are.
+    """Return the environment variables with which a process can load a library built with ``debug``, beside those there are.
 
     Freed memory is not held back: environments have none of their own, and the check of their memory would see it grow.
     """
@@ -143,7 +143,7 @@ def find_compiler() -> Compiler:
 
 
 def shipped_headers() -> Path:
-    """The folder with ``fugu/env.h``. It lies beside the compiled core, so the two are always of one version."""
+    """Return the folder with ``fugu/env.h``. It lies beside the compiled core, so the two are always of one version."""
     if native is None:
         raise ConfigError("compiling an environment needs fugu's compiled core, which is not available here; see fugu doctor")
     folder = Path(native.__file__).parent / "include"
@@ -153,7 +153,7 @@ def shipped_headers() -> Path:
 
 
 def shipped_flags() -> tuple[str, ...]:
-    """How the core itself was compiled: optimization, warnings, floating point. What ``debug`` adds comes later and wins."""
+    """Return the flags the core was compiled with: optimization, warnings, floating point. What ``debug`` adds comes later and wins."""
     lines = (shipped_headers() / "fugu" / "flags.txt").read_text().splitlines()
     return tuple(line for line in lines if line.startswith("-"))
 
@@ -173,7 +173,7 @@ def _no_cache(folder: Path, error: OSError) -> ConfigError:
 
 
 def _compile(command: list[str], header: Path, library: Path) -> None:
-    """Into a folder of its own, and moved from there: two processes that build the same thing do not meet."""
+    """Compile into a folder of its own and move the library from there, so that two processes that build the same do not meet."""
     try:
         temporary = tempfile.TemporaryDirectory(dir=library.parent)
     except OSError as error:
@@ -196,7 +196,7 @@ def _complaint(command: list[str], header: Path, said: str) -> str:
 
 
 def source_files(header: Path) -> list[Path]:
-    """The header and what it includes from beside it, and what that includes."""
+    """Return the header, what it includes from beside it, and what that includes."""
     found, todo = [], [header]
     while todo:
         file = todo.pop()

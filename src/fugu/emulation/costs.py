@@ -16,7 +16,7 @@ from fugu.errors import SpaceError
 
 
 def cost_names(env: Any) -> tuple[str, ...]:
-    """The names in ``costs`` of ``env`` or of what it wraps; an attribute of that name that lists no names is not meant."""
+    """Return the names in ``costs`` of ``env`` or of what it wraps; an attribute of that name that lists no names is not meant."""
     seen: set[int] = set()
     while env is not None and id(env) not in seen:
         seen.add(id(env))
@@ -28,7 +28,7 @@ def cost_names(env: Any) -> tuple[str, ...]:
 
 
 def write_costs(names: Sequence[str], info: Mapping[str, Any], row: np.ndarray) -> None:
-    """Into ``row [costs]``, checked."""
+    """Write the costs in ``info`` into ``row [costs]``, checked."""
     for k, name in enumerate(names):
         if name not in info:
             raise SpaceError(

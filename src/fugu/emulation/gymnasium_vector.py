@@ -103,7 +103,7 @@ class GymnasiumVectorEnv:
         self.env.close()
 
     def _restart(self, ended: np.ndarray, info: dict[str, Any], infos: Infos, out: Rows) -> None:
-        """The rows of a step in which some sub-envs were reset at once, or are now to be, or took a hidden step."""
+        """Write the rows of a step in which some sub-envs were reset at once, or are now to be, or took a hidden step."""
         hidden = self._hidden
         shows_final = np.zeros_like(ended) if self._same_step else ended & ~out.terminated & ~hidden
         if self._mode is AutoresetMode.DISABLED:
@@ -133,7 +133,7 @@ class GymnasiumVectorEnv:
             infos[i] = {**reset_infos.get(i, {}), "final_obs": final_obs, "final_info": infos.get(i, {})}
 
     def _final_items(self, info: dict[str, Any]) -> Any:
-        """``info["final_obs"]`` by sub-env: Gymnasium's array of objects, or batched like any observation."""
+        """Return ``info["final_obs"]`` by sub-env: it is Gymnasium's array of objects, or batched like any observation."""
         final = info.get("final_obs")
         if final is None:
             raise SpaceError(
@@ -170,7 +170,7 @@ class GymnasiumVectorEnv:
 
 
 def split_infos(info: dict[str, Any], ended: np.ndarray) -> Infos:
-    """Gymnasium's vectorised infos (``key``, and ``_key`` for who has it) by sub-env. Without ``_key`` all have it."""
+    """Split Gymnasium's vectorised infos (``key``, and ``_key`` for who has it) by sub-env. Without ``_key`` all have it."""
     found: Infos = {}
     for key, value in info.items():
         if key[:1] == "_" and key[1:] in info:

@@ -66,13 +66,13 @@ class Team:
         self.env.close()
 
     def rows(self, out: Rows) -> AgentRows:
-        """The writers of ``out``; made once per slot."""
+        """Return the writers of ``out``; they are made once per slot."""
         if out.writer is None or out.writer.team is not self:
             out.writer = AgentRows(self, out)
         return out.writer
 
     def action_of(self, i: int, action: np.ndarray) -> Any:
-        """The action of agent ``i`` as the env expects it."""
+        """Return the action of agent ``i`` as the env expects it."""
         most = self.choices[i]
         if most is not None and action[i] >= most:
             raise SpaceError(
@@ -94,11 +94,11 @@ class Team:
         return self.index[agent]
 
     def here(self) -> list[int]:
-        """The agents that are there, in the env's own order."""
+        """Return the rows of the agents that are there, in the env's own order."""
         return [self.row_of(agent) for agent in self.env.agents]
 
     def check_left(self, gone: set[int]) -> None:
-        """``gone`` are agents that left without an ending: whether to bootstrap from their last state cannot be known."""
+        """Refuse agents that left without an ending (``gone``): whether to bootstrap from their last state cannot be known."""
         if gone:
             raise SpaceError(
                 f"agent {self.agents[min(gone)]!r} is gone from env.agents, but it was never terminated or truncated",
@@ -115,7 +115,7 @@ class AgentRows:
         self._blank = [False] * team.num_agents
 
     def step(self, i: int, result: tuple[Any, Any, Any, Any, Any], *, first: bool) -> int:
-        """``result`` is what the env says of agent ``i``, in the order of Gymnasium's step. Returns the writer's bits."""
+        """Write what the env says of agent ``i``; ``result`` has the order of Gymnasium's step. Returns the writer's bits."""
         try:
             if self.team.narrow[i]:
                 result = (self._widened(i, result[0]), *result[1:])
@@ -135,7 +135,7 @@ class AgentRows:
         return code
 
     def start(self, i: int, obs: Any, info: dict[str, Any], *, acting: bool = True) -> None:
-        """The first row of agent ``i``; not ``acting``: it waits for its turn."""
+        """Write the first row of agent ``i``, which waits for its turn if it is not ``acting``."""
         try:
             if self.team.narrow[i]:
                 obs = self._widened(i, obs)
@@ -152,7 +152,7 @@ class AgentRows:
         return widened(obs, self.team.observation_spaces[i], self.team.observation_space)
 
     def pad(self, i: int) -> None:
-        """Agent ``i`` is not there. Nothing is done where this slot already says so."""
+        """Write that agent ``i`` is not there. Nothing is done where this slot already says so."""
         if self._blank[i]:
             return
         out = self.out
@@ -186,7 +186,7 @@ class AgentRows:
 
 
 def check_anyone(env: Any) -> None:
-    """Whether an agent is there after a reset. Others may come late, but with nobody to act the next step would be a reset again."""
+    """Refuse a reset that left no agent. Others may come late, but with nobody to act the next step would be a reset again."""
     if not env.agents:
         raise SpaceError("reset() left no agents", fix="set self.agents = self.possible_agents[:] in it")
 
@@ -207,7 +207,7 @@ def _common(
     method: str,
     common: Callable[[list[gs.Space]], gs.Space | None],
 ) -> gs.Space:
-    """The space all agents share, or one with room for all of theirs."""
+    """Return the space all agents share, or one with room for all of theirs."""
     space = common(spaces)
     if space is not None:
         return space
@@ -221,7 +221,7 @@ def _common(
 
 
 def _with_surplus(offered: Any, choices: int, columns: int) -> np.ndarray:
-    """What the env offers, or everything, with the choices that only others have masked."""
+    """Return the mask the env offers, or one that allows everything, with the choices that only others have masked."""
     mask = np.zeros(columns, bool)
     given = np.ones(choices, bool) if offered is None else np.asarray(offered, bool).ravel()
     if given.size not in (choices, columns):

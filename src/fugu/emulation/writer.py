@@ -50,7 +50,7 @@ class RowWriter:
 
 
 def row_writer(packer: Packer, out: Rows, agent: int = 0) -> Any:
-    """The fastest writer there is for this layout."""
+    """Return the fastest writer there is for this layout."""
     slow = RowWriter(packer, out, agent)
     if packer.fast is None:
         return slow
@@ -59,7 +59,7 @@ def row_writer(packer: Packer, out: Rows, agent: int = 0) -> Any:
 
 
 def five_values(result: Any) -> tuple[Any, Any, Any, Any, Any]:
-    """What ``step`` returned, with the old four-value form (obs, reward, done, info) turned into five."""
+    """Return what ``step`` returned, with the old four-value form (obs, reward, done, info) turned into five."""
     if not isinstance(result, tuple) or len(result) not in (4, 5):
         what = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
         raise SpaceError(f"step() must return (obs, reward, terminated, truncated, info), got {what}")

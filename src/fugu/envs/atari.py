@@ -16,7 +16,7 @@ NOOPS = 30
 
 
 def make(game: str, *, stack: int = 4, frameskip: int = 4, **kwargs: Any) -> gymnasium.Env:
-    """``game`` is a Gymnasium id such as ``ALE/Pong-v5``; actions repeat by chance one time in four, as that id says."""
+    """Make a game, given by a Gymnasium id such as ``ALE/Pong-v5``; actions repeat by chance one time in four, as that id says."""
     try:
         import ale_py
     except ImportError:

@@ -61,7 +61,7 @@ class Leaf:
         return self.dtype.itemsize * math.prod(self.shape)
 
     def choice_range(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Lowest and highest value of each element, of the leaf's dtype, where values are choices; None where they are not."""
+        """Return the lowest and highest value of each element, of the leaf's dtype, where values are choices; else None."""
         space = self.space
         if isinstance(space, gs.MultiBinary):
             return np.zeros(space.shape, self.dtype), np.ones(space.shape, self.dtype)
@@ -138,11 +138,11 @@ class Layout:
         """per leaf, where it lies in a row counted in items of the row; plain numbers and strings"""
 
     def zeros(self, *batch: int) -> np.ndarray:
-        """A zeroed batch of rows, ``[*batch, *row_shape]``."""
+        """Return a zeroed batch of rows, ``[*batch, *row_shape]``."""
         return np.zeros((*batch, *self.row_shape), self.dtype)
 
     def flat(self, rows: np.ndarray) -> np.ndarray:
-        """Rows as bytes, ``[*batch, nbytes]``; a view."""
+        """Return rows as bytes, ``[*batch, nbytes]``; a view."""
         batch = rows.shape[: rows.ndim - len(self.row_shape)]
         if not rows.flags.c_contiguous:
             raise SpaceError(f"rows must be contiguous to be seen as bytes; got strides {rows.strides}")
@@ -151,7 +151,7 @@ class Layout:
         return rows.reshape(-1).view(np.uint8).reshape(*batch, self.nbytes)
 
     def leaf_views(self, rows: np.ndarray) -> list[np.ndarray]:
-        """One view ``[*batch, *leaf.shape]`` per leaf into rows ``[*batch, *row_shape]``."""
+        """Return one view ``[*batch, *leaf.shape]`` per leaf into rows ``[*batch, *row_shape]``."""
         batch = rows.shape[: rows.ndim - len(self.row_shape)]
         if rows.dtype != self.dtype or rows.shape != batch + self.row_shape:
             raise SpaceError(f"expected {self.describe_rows()}, got {rows.dtype}{list(rows.shape)}")
@@ -170,18 +170,18 @@ class Layout:
         return views
 
     def views(self, rows: np.ndarray) -> Any:
-        """The batch as the space's own structure (dicts and tuples of arrays); every array is a view."""
+        """Return the batch in the space's own structure (dicts and tuples of arrays); every array is a view."""
         return self.assemble(self.leaf_views(rows))
 
     def assemble(self, leaves: Sequence[Any]) -> Any:
-        """Leaf values in order -> the space's structure. Works on arrays, tensors or anything else.
+        """Put leaf values, given in order, into the space's structure. Works on arrays, tensors or anything else.
 
         A OneOf becomes ``{"choice": ..., "options": (...)}``, a Sequence ``{"length": ..., "items": ...}``.
         """
         return _assemble(self.root, leaves)
 
     def describe_rows(self) -> str:
-        """``rows uint8[..., 24]``, for messages."""
+        """Return ``rows uint8[..., 24]``, for messages."""
         return f"rows {self.dtype}[{', '.join(['...', *map(str, self.row_shape)])}]"
 
     def __eq__(self, other: object) -> bool:
@@ -207,7 +207,7 @@ def bound(space: gs.Sequence, max_length: int) -> gs.Sequence:
 
 
 def maxima(space: gs.Space) -> list[int | None]:
-    """The declared maxima of all Sequences in ``space``, which Gymnasium's own comparison of spaces leaves out."""
+    """Return the declared maxima of all Sequences in ``space``, which Gymnasium's own comparison of spaces leaves out."""
     if isinstance(space, gs.Sequence):
         return [getattr(space, "fugu_max_length", None), *maxima(space.feature_space)]
     if isinstance(space, gs.Dict):
@@ -218,7 +218,7 @@ def maxima(space: gs.Space) -> list[int | None]:
 
 
 def convert(space: Any) -> gs.Space:
-    """A Gymnasium space from a Gymnasium space or one of the old ``gym`` package (recognised by class name)."""
+    """Return a Gymnasium space, made from one of the old ``gym`` package (recognised by class name) if it is not one already."""
     if isinstance(space, gs.Space):
         return space
     name = type(space).__name__
@@ -238,7 +238,7 @@ def convert(space: Any) -> gs.Space:
 
 
 def path_name(path: Path) -> str:
-    """``("a", 0, "b")`` -> ``a/0/b``."""
+    """Write a path as a person would: ``("a", 0, "b")`` -> ``a/0/b``."""
     return "/".join(str(part) for part in path)
 
 
@@ -305,7 +305,7 @@ def _text(space: gs.Space, path: Path, charset: Iterable[str], maximum: int, lea
 
 
 def _missions(space: Any) -> tuple[set[str], int]:
-    """The characters and the greatest length of a MiniGrid MissionSpace's texts."""
+    """Return the characters and the greatest length of a MiniGrid MissionSpace's texts."""
     if _takes_any_text(space):
         return set(string.printable), OPEN_TEXT_LENGTH
     choices = space.ordered_placeholders or []
@@ -324,7 +324,7 @@ def _missions(space: Any) -> tuple[set[str], int]:
 
 
 def _takes_any_text(space: Any) -> bool:
-    """BabyAI declares one mission, writes many others, and says that its space contains everything."""
+    """Return True for BabyAI's space, which declares one mission, allows many others and says that it contains everything."""
     return not space.ordered_placeholders and bool(space.contains("\0 not a mission"))
 
 

@@ -47,7 +47,7 @@ class Packer:
         self.pack_reference(value, row)
 
     def pack_reference(self, value: Any, row: np.ndarray) -> None:
-        """What ``pack`` means, in plain Python; also what explains a value that does not fit."""
+        """Pack in plain Python. This is what ``pack`` means, and what explains a value that does not fit."""
         if not isinstance(row, np.ndarray):
             raise SpaceError(
                 f"expected a row to write into, got {_show(row)}", fix="of one-number rows take rows[i, ...], not rows[i]"
@@ -55,11 +55,11 @@ class Packer:
         _pack(self, self.layout.root, value, self._leaf_views(row), ())
 
     def unpack(self, row: np.ndarray) -> Any:
-        """The value stored in ``row``; arrays are copies."""
+        """Return the value stored in ``row``; arrays are copies."""
         return unpack_node(self.layout.root, self._leaf_views(row), ())
 
     def unpack_batch(self, rows: np.ndarray) -> tuple[Any, ...]:
-        """The values of a batch of rows."""
+        """Return the values of a batch of rows."""
         return tuple(self.unpack(row) for row in rows)
 
     def _leaf_views(self, row: np.ndarray) -> list[np.ndarray]:
@@ -88,7 +88,7 @@ def _pack(packer: Packer, node: Node, value: Any, views: list[np.ndarray], at: t
 
 
 def _check_parts(node: Node, value: Any) -> None:
-    """A Dict takes a mapping with exactly its keys, a Tuple a tuple or list of its length."""
+    """Refuse all but a mapping with exactly the keys of a Dict, or a tuple or list of the length of a Tuple."""
     if isinstance(node.space, gs.Tuple):
         if not isinstance(value, tuple | list) or len(value) != len(node.children):
             raise SpaceError(f"expected a tuple of {len(node.children)}, got {_show(value)}", where=_at(node))
@@ -136,7 +136,7 @@ def _pack_sequence(packer: Packer, node: Node, value: Any, views: list[np.ndarra
 
 
 def _unstack(node: Node, value: Any) -> Sequence[Any]:
-    """The elements of a stacked Sequence value; ``node`` is that of one element.
+    """Return the elements of a stacked Sequence value; ``node`` is that of one element.
 
     Gymnasium stacks arrays along a new first axis, Dicts and Tuples part by part, and leaves the rest as tuples.
     """
@@ -156,12 +156,12 @@ def _unstack(node: Node, value: Any) -> Sequence[Any]:
 
 
 def _has_leaves(node: Node) -> bool:
-    """An empty Dict or Tuple has none; stacked, nothing in it tells how often it was stacked."""
+    """Return False for an empty Dict or Tuple: stacked, nothing in it tells how often it was stacked."""
     return node.leaf >= 0 or any(map(_has_leaves, node.children))
 
 
 def _stack(node: Node, items: Sequence[Any]) -> Any:
-    """The inverse of ``_unstack``."""
+    """Stack elements: the inverse of ``_unstack``."""
     space = node.space
     if isinstance(space, gs.Dict | gs.Tuple):
         parts = [_stack(child, [item[key] for item in items]) for key, child in zip(node.keys, node.children, strict=True)]
@@ -189,7 +189,7 @@ def _pack_text(node: Node, codes: dict[str, int], value: Any, out: np.ndarray) -
 
 
 def _checked_array(packer: Packer, index: int, value: Any) -> np.ndarray:
-    """``value`` as an array of the leaf's dtype and shape, or an error that says what is wrong with it."""
+    """Return ``value`` as an array of the leaf's dtype and shape, or raise an error that says what is wrong with it."""
     leaf = packer.layout.leaves[index]
     name, dtype = leaf.name or "value", leaf.dtype
     array = _as_array(leaf, name, value)
@@ -223,7 +223,7 @@ def _checked_array(packer: Packer, index: int, value: Any) -> np.ndarray:
 
 
 def _as_array(leaf: Leaf, name: str, value: Any) -> np.ndarray:
-    """``value`` as an array of numbers with the leaf's shape and a dtype of its own."""
+    """Return ``value`` as an array of numbers with the leaf's shape and a dtype of its own."""
     shape = leaf.shape[leaf.lead :]
     try:
         array = np.asarray(value)
@@ -243,19 +243,19 @@ def _as_array(leaf: Leaf, name: str, value: Any) -> np.ndarray:
 
 
 def _large_whole_numbers(value: Any, array: np.ndarray) -> np.ndarray:
-    """numpy reads a list of whole numbers as floats once some of them exceed int64 and others do not; these stay whole."""
+    """Keep whole numbers whole: numpy reads a list of them as floats once some exceed int64 and others do not."""
     numbers = np.array(value, object)
     whole = all(isinstance(number, int | np.integer) for number in numbers.flat)
     return numbers.astype(np.uint64) if whole and numbers.min() >= 0 else array
 
 
 def _kind_fits(got: str, want: str) -> bool:
-    """Python numbers and lists carry no width: whole ones go into any number, real ones into floats, bools into all."""
+    """Compare kinds alone, as Python numbers carry no width: whole ones go into any number, real ones into floats, bools into all."""
     return got == "b" or want == "f" or (got in "iu" and want in "iu")
 
 
 def _dtype_fits(leaf: Leaf, got: np.dtype, cast: bool) -> bool:
-    """Arrays carry a dtype. It must be the leaf's, unless ``cast``; a choice may come as any integer, its range is checked."""
+    """Compare dtypes: an array's must be the leaf's, unless ``cast``; a choice may come as any integer, its range is checked."""
     if isinstance(leaf.space, gs.Discrete) and got.kind in "iub":
         return True
     return np.can_cast(got, leaf.dtype, "same_kind" if cast else "equiv")
@@ -269,7 +269,7 @@ def _zero(node: Node, views: list[np.ndarray], at: tuple[int, ...]) -> None:
 
 
 def unpack_node(node: Node, views: Sequence[np.ndarray], at: tuple[int, ...]) -> Any:
-    """The value at ``node``; ``at`` indexes the axes in front of each leaf: of a batch, and of the Sequences around it."""
+    """Return the value at ``node``; ``at`` indexes the axes in front of each leaf: of a batch, and of the Sequences around it."""
     space = node.space
     if isinstance(space, gs.Dict):
         return {key: unpack_node(child, views, at) for key, child in zip(node.keys, node.children, strict=True)}
@@ -298,7 +298,7 @@ def _within(node: Node, number: int, highest: int) -> int:
 
 
 def _plan(packer: Packer, node: Node) -> Any:
-    """The tree as nested tuples for ``native/pack.h``; None if it holds a OneOf or a Sequence."""
+    """Return the tree as nested tuples for ``native/pack.h``; None if it holds a OneOf or a Sequence."""
     space = node.space
     if isinstance(space, gs.Dict | gs.Tuple):
         parts = tuple(_plan(packer, child) for child in node.children)

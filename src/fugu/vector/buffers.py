@@ -117,7 +117,7 @@ class Buffers:
         self._ranges = [leaf.choice_range() for leaf in self.action_layout.leaves]
 
     def part(self, slot: int, agents: slice) -> Rows:
-        """The rows of some agents of one group."""
+        """Return the rows of some agents of one group."""
         group = next(i for i, group in enumerate(self.groups) if group.start <= agents.start < group.stop)
         start = self.groups[group].start
         assert agents.stop <= self.groups[group].stop, "agents of two groups do not lie together"

@@ -49,12 +49,12 @@ class Native(Runner):
 
     @property
     def state_bytes(self) -> int:
-        """What the worlds themselves take, beside their rows."""
+        """Return how many bytes the worlds themselves take, beside their rows."""
         return self._worlds.state_bytes
 
     @property
     def state(self) -> bytes:
-        """Of all worlds: what they simulate, their random numbers, and their running episodes."""
+        """Return the state of all worlds: what they simulate, their random numbers, and their running episodes."""
         return self._worlds.state
 
     @state.setter
@@ -105,4 +105,4 @@ class Native(Runner):
         return SpaceError(f"actions: {got} at agent {agent} is outside {self.spec.action_space}")
 
     def close(self) -> None:
-        """Nothing to do: threads and worlds go with the object."""
+        """Do nothing: threads and worlds go with the object."""

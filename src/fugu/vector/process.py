@@ -157,7 +157,7 @@ class Process(Runner):
         self.buffers.check_actions(group)
 
     def drain(self) -> None:
-        """The statistics are not kept here."""
+        """Return None: the statistics are not kept here."""
 
     def start(self, group: int, command: int, slot: int, options: Options = None) -> None:
         limit = self._config.reset_timeout if command == RESET else self._config.step_timeout
@@ -251,7 +251,7 @@ class Process(Runner):
     # --- waiting, and what can go wrong meanwhile ---
 
     def _wait(self, groups: Sequence[int], infos: Infos) -> int:
-        """The first of ``groups`` that is done. Looks at the workers when it has to wait long, and twice a second anyway."""
+        """Wait for the first of ``groups`` that is done. Look at the workers when that takes long, and twice a second anyway."""
         control, one = self._control, len(groups) == 1
         while True:
             if one:
@@ -325,7 +325,7 @@ class Process(Runner):
         )
 
     def _mail(self, worker: Worker, phase: str, deadline: float) -> Any:
-        """What the worker has to say to the last command; raises what went wrong if it is an error, if it died, or is late."""
+        """Return the worker's answer to the last command. Raise if the answer is an error, if the worker died, or if it is late."""
         seq = HANDSHAKE if phase == "make" else self._control.seq(worker.number - self._hosted)
         content = None
         while content is None:
@@ -379,7 +379,7 @@ def _pickled(value: Any, what: str) -> bytes:
 
 
 def _registry() -> bytes:
-    """The ids registered beside Gymnasium's own, so that a factory in a worker can make them by name."""
+    """Return the ids registered beside Gymnasium's own, so that a factory in a worker can make them by name."""
     specs = [spec for spec in gymnasium.registry.values() if not str(spec.entry_point).startswith("gymnasium.")]
     with contextlib.suppress(Exception):  # one that cannot travel must not keep the others from it
         return cloudpickle.dumps(specs)

@@ -43,7 +43,7 @@ class Runner(Protocol):
 
     @property
     def state(self) -> bytes:
-        """What all environments simulate, their random numbers and their running episodes."""
+        """Return the state of all environments: what they simulate, their random numbers and their running episodes."""
         raise ConfigError(f"the environments of {self.spec.name} cannot be saved in the middle of their episodes")
 
     @state.setter
@@ -52,7 +52,7 @@ class Runner(Protocol):
 
     @property
     def restarts(self) -> int:
-        """Envs and workers replaced so far."""
+        """Return how many envs and workers were replaced so far."""
         return 0
 
     def take_actions(self, group: int, action: Any) -> None:
@@ -119,7 +119,7 @@ def split(num_envs: int, num_shards: int, num_groups: int) -> Split:
 
 
 def agent_slices(counts: Sequence[int]) -> list[slice]:
-    """Consecutive slices of the given sizes."""
+    """Return consecutive slices of the given sizes."""
     out, start = [], 0
     for count in counts:
         out.append(slice(start, start + count))

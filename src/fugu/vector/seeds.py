@@ -1,4 +1,4 @@
-"""What environments are reset with: a seed of their own each, from the one of the run or from those that a caller lists."""
+"""Give each environment a seed of its own, from the one of the run or from those that a caller lists."""
 
 from __future__ import annotations
 

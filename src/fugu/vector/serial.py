@@ -66,7 +66,7 @@ class Serial(Runner):
         self.buffers.check_actions(group)
 
     def drain(self) -> None:
-        """The statistics are not kept here."""
+        """Return None: the statistics are not kept here."""
 
     def start(self, group: int, command: int, slot: int, options: Options = None) -> None:
         self._orders[group] = (command, slot, options)
@@ -93,7 +93,7 @@ class Serial(Runner):
         return group, infos
 
     def _first_complete(self, groups: Sequence[int]) -> int:
-        """The first of ``groups``, in the order given, that is not still computed elsewhere."""
+        """Wait for the first of ``groups``, in the order given, that is not still computed elsewhere."""
         left = self._left(groups)
         while True:
             now = time.monotonic()
@@ -107,7 +107,7 @@ class Serial(Runner):
                 self._under_way[group] = self._under_way[group] + spent if left == before else 0.0
 
     def _left(self, groups: Sequence[int]) -> int:
-        """Steps of these groups that were not at their end when last looked at."""
+        """Count the steps of these groups that had not ended when last looked at."""
         return sum(self._shards[group].awaited for group in groups)
 
     def _complete(self, group: int) -> bool:
@@ -120,7 +120,7 @@ class Serial(Runner):
         return True
 
     def abandon(self, group: int) -> None:
-        """What is computed elsewhere is dropped by the reset that follows."""
+        """Forget the group; what is computed elsewhere is dropped by the reset that follows."""
         self._orders.pop(group, None)
         self._under_way.pop(group, None)
         self._errors.pop(group, None)

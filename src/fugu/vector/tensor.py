@@ -40,7 +40,7 @@ class Tensors(Runner):
 
     @property
     def state(self) -> bytes:
-        """Of all worlds: what they simulate, their random numbers, and their running episodes."""
+        """Return the state of all worlds: what they simulate, their random numbers, and their running episodes."""
         return b"".join(tensor.numpy().tobytes() for worlds in self._worlds for tensor in worlds.state().values())
 
     @state.setter
@@ -95,4 +95,4 @@ class Tensors(Runner):
         )
 
     def close(self) -> None:
-        """Nothing to do: the worlds go with the object."""
+        """Do nothing: the worlds go with the object."""

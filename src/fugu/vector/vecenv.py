@@ -1,4 +1,4 @@
-"""What a user of many environments holds: ``reset``/``step``, or ``async_reset``/``recv``/``send``.
+"""Step many environments together: ``reset``/``step``, or ``async_reset``/``recv``/``send``.
 
 ``recv`` returns the ``Rows`` of one batch (views, valid until the second ``recv`` of that batch after it); ``send`` takes the
 actions for the rows last received. With one batch ``reset`` and ``step`` do both in one call. The backend behind it only runs
@@ -79,7 +79,7 @@ class VecEnv:
         return rows.obs, rows.infos
 
     def step(self, action: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Infos]:
-        """Gymnasium's ``(obs, reward, terminated, truncated, infos)``, with one leading axis of agents."""
+        """Step all environments. Returns Gymnasium's ``(obs, reward, terminated, truncated, infos)`` with a leading axis of agents."""
         if self._at_once is not None and self._received is not None:
             slot = self._slot[0] ^ 1
             try:
@@ -174,18 +174,18 @@ class VecEnv:
         return self._rows[self._received][self._slot[self._received]]
 
     def drain_log(self) -> EpisodeLog:
-        """What the episodes that ended since the last call (of any agent) came to."""
+        """Return means over the episodes of all agents that ended since the last call."""
         return EpisodeLog.of(self._runner.drain() or self._stats.drain(), self.spec.costs)
 
     # --- saving and restoring ---
 
     @property
     def can_snapshot(self) -> bool:
-        """Whether the environments can be saved in the middle of their episodes."""
+        """Return True if the environments can be saved in the middle of their episodes."""
         return self._runner.can_snapshot
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Copies of the environments' states and of the rows that wait for actions. All batches must be parked."""
+        """Return copies of the environments' states and of the rows that wait for actions. All batches must be parked."""
         self._check_open()
         self._check_can_snapshot()
         if self._running or len(self._parked) != len(self._groups):
@@ -216,7 +216,7 @@ class VecEnv:
     # --- the environments themselves ---
 
     def get_attr(self, name: str, envs: Sequence[int] | None = None) -> list[Any]:
-        """An attribute of each environment."""
+        """Return an attribute of each environment."""
         return self.access("get", name, (), {}, envs)
 
     def set_attr(self, name: str, values: Any, envs: Sequence[int] | None = None) -> None:
@@ -235,11 +235,11 @@ class VecEnv:
         return self.access("call", name, args, kwargs, envs)
 
     def render(self, envs: Sequence[int] | None = None) -> list[Any]:
-        """What ``render()`` of each environment returns."""
+        """Return what ``render()`` of each environment returns."""
         return self.access("call", "render", (), {}, envs)
 
     def access(self, kind: str, name: str, args: Any, kwargs: dict[str, Any], envs: Sequence[int] | None) -> list[Any]:
-        """``get``, ``set``, ``call`` or ``apply`` something to each of ``envs``; what the methods above are made of."""
+        """Get, set, call or apply something to each of ``envs``; the methods above are made of it."""
         self._check_open()
         if self._broken is not None:
             self._drain()
@@ -258,41 +258,41 @@ class VecEnv:
     # --- memory ---
 
     def views(self, obs: np.ndarray) -> Any:
-        """Rows of observations as the space's own structure; every array is a view."""
+        """Return rows of observations in the space's own structure; every array is a view."""
         return self.obs_layout.views(obs)
 
     @property
     def rows(self) -> Rows:
-        """All columns of the batch last received."""
+        """Return all columns of the batch last received."""
         if self._received is None:
             raise CallOrderError("there are no rows before reset(), and none between send() and recv()")
         return self._rows[self._received][self._slot[self._received]]
 
     @property
     def action_mask(self) -> np.ndarray | None:
-        """Of the batch last received: ``[agents, choices]``; ones where the environment does not restrict anything."""
+        """Return the mask of the batch last received, ``[agents, choices]``; ones where the environment does not restrict anything."""
         if self._received is None:
             return None
         return self._rows[self._received][self._slot[self._received]].action_mask
 
     @property
     def memory(self) -> np.ndarray:
-        """All bytes of it: in both slots, the columns of a batch lie in one piece."""
+        """Return the rows as bytes: in both slots, the columns of a batch lie in one piece."""
         return self._buffers.block
 
     @property
     def masks_actions(self) -> bool:
-        """Whether the environments may forbid actions."""
+        """Return True if the environments may forbid actions."""
         return self.num_choices > 0 and self._runner.masks_actions
 
     @property
     def memory_bytes(self) -> int:
-        """Size of the rows of all agents, both slots."""
+        """Return the size of the rows of all agents in bytes, both slots."""
         return self._buffers.nbytes
 
     @property
     def restarts(self) -> int:
-        """Environments and workers replaced so far (``on_error="restart"``)."""
+        """Return how many environments and workers were replaced so far (``on_error="restart"``)."""
         return self._runner.restarts
 
     # --- the end ---
@@ -330,7 +330,7 @@ class VecEnv:
             raise
 
     def _deliver(self, group: int, infos: Infos) -> Rows:
-        """The rows that a group has just written."""
+        """Return the rows that a group has just written, with statistics in their infos."""
         self._served[group] += 1
         slot = self._slot[group]
         rows = self._rows[group][slot]
@@ -343,7 +343,7 @@ class VecEnv:
         return rows
 
     def _waiting_for(self) -> list[int]:
-        """The running groups ``recv`` may return when the first finished is served first, best first."""
+        """List the running groups ``recv`` may return when the first finished is served first, best first."""
         least = min(self._running, key=self._served.__getitem__)
         if max(self._served) - self._served[least] >= self.config.max_lag:
             return [least]

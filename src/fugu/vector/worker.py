@@ -182,7 +182,7 @@ def _serve(shard: Shard, control: Any, index: int, mailbox: Mailbox) -> None:
 
 
 def _dumps(mail: Any) -> bytes:
-    """Plain pickle, or cloudpickle for what is defined in the user's script, or without what cannot travel at all."""
+    """Pickle: plainly, with cloudpickle for what is defined in the user's script, or without what cannot travel at all."""
     for dumps in (pickle.dumps, cloudpickle.dumps):
         with contextlib.suppress(Exception):
             return dumps(mail)
@@ -190,7 +190,7 @@ def _dumps(mail: Any) -> bytes:
 
 
 def _picklable(infos: Infos) -> Infos:
-    """Infos without the values that cannot travel; their names are kept under ``unpicklable``."""
+    """Return infos without the values that cannot travel; their names are kept under ``unpicklable``."""
     out: Infos = {}
     for agent, info in infos.items():
         kept = {key: value for key, value in info.items() if _travels(value)}

@@ -1,7 +1,7 @@
 """What happens first in the fork of a zygote: lock every door. Then ``program`` runs what is behind them.
 
-``native/sandbox_child.c`` does the same where it was compiled. After it there is no capability, no descriptor but 0 to 2 and the channel, no
-file but the standard library's and the program's own /tmp, no system call but those that computing needs.
+``native/sandbox_child.c`` does the same where it was compiled. After it there is no capability, no descriptor but 0 to 2 and the
+channel, no file but the standard library's and the program's own /tmp, no system call but those that computing needs.
 """
 
 from __future__ import annotations
