@@ -24,7 +24,7 @@ from fugu.spaces import convert
 
 
 class Seen(NamedTuple):
-    """What one agent got from the last call, as the env returned it. ``reward`` and the flags are None after a reset."""
+    """The result of the last call for one agent, as the env returned it. ``reward`` and the flags are None after a reset."""
 
     agent: str
     obs: Any
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How much of an environment to play in each part of the check."""
+    """Limits on how much of an environment is played in each part of the check."""
 
     steps: int
     seed: int
@@ -66,7 +66,7 @@ class Clock:
 
 
 class Player(Protocol):
-    """What the checks need of a player."""
+    """The members the checks need of a player."""
 
     clock: Clock
     ended: bool
@@ -155,7 +155,7 @@ class GymnasiumPlayer(_Seeing):
 
 
 class _Agents(_Seeing):
-    """What the two kinds of PettingZoo envs have in common."""
+    """The members that both kinds of PettingZoo envs have."""
 
     def __init__(self, env: Any, seed: int) -> None:
         self.env, self.clock, self._seed = env, Clock(), seed

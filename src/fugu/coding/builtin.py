@@ -33,7 +33,7 @@ _EMPTY: dict[Kind, Any] = {"int": 0, "list": [], "str": ""}
 
 @functools.lru_cache(maxsize=1 << 13)
 def make(seed: int, level: int = 1, *, held_out: bool = False) -> Task:
-    """The task of this seed and level."""
+    """Make the task of this seed and level."""
     if level not in LEVELS:
         raise ConfigError(f"level={level} must be one of {', '.join(map(str, LEVELS))}")
     chance = random.Random(f"{seed} {level} {held_out}")
@@ -47,7 +47,7 @@ def make(seed: int, level: int = 1, *, held_out: bool = False) -> Task:
 
 
 def make_many(count: int, level: int = 1, *, seed: int = 0, held_out: bool = False) -> list[Task]:
-    """``count`` tasks, no two alike."""
+    """Make ``count`` tasks, no two alike."""
     found: dict[str, Task] = {}
     in_vain = 0
     while len(found) < count and in_vain < 1000:
@@ -62,8 +62,8 @@ def make_many(count: int, level: int = 1, *, seed: int = 0, held_out: bool = Fal
 
 
 def tokenizer(size: int = 420) -> PairTokenizer:
-    """Trained on the prompts and solutions of all levels, held-out ones left out. With 420 ids prompts have at most 9 tokens, solutions
-    17; with fewer, more."""
+    """Train a tokenizer on the prompts and solutions of all levels, without held-out ones. With 420 ids prompts have at most 9
+    tokens, solutions 17; with fewer, more."""
     chance = random.Random(0)
     made = [_compose(chance, level) for level in LEVELS for _ in range(2000)]
     shown = [steps for steps in made if not is_held_out(steps)]
@@ -120,7 +120,7 @@ def _compose(chance: random.Random, level: int) -> tuple[Step, ...]:
 
 
 def _tests(steps: tuple[Step, ...], chance: random.Random) -> list[Any] | None:
-    """Inputs of the visible, then of the hidden tests; None where a step makes no difference, or hardly any test would."""
+    """Return inputs of the visible, then of the hidden tests; None where a step makes no difference, or hardly any test would."""
     kind = steps[0].operation.takes
     pool = [_EMPTY[kind], *(_value(kind, chance) for _ in range(_POOL))]
     right = [_run(steps, value) for value in pool]
@@ -144,7 +144,7 @@ def _tests(steps: tuple[Step, ...], chance: random.Random) -> list[Any] | None:
 
 
 def _shorter(steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
-    """Without one of the steps, where the others still fit each other."""
+    """Yield the steps without one of them, where the others still fit each other."""
     for k, step in enumerate(steps):
         if step.operation.takes == step.operation.gives:
             yield steps[:k] + steps[k + 1 :]

@@ -26,7 +26,7 @@ _NUMBER = re.compile(rb"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][+-]?\d{1
 
 
 def result_equals(expected: Any, result: bytes, *, types: Types = "strict", tolerance: float = 0.0) -> bool:
-    """Whether ``result``, untrusted JSON, stands for ``expected``. NaN equals NaN, where it is expected."""
+    """Return True if ``result``, untrusted JSON, stands for ``expected``. NaN equals NaN, where it is expected."""
     try:
         got = json.loads(result)
         return _Comparison(types, tolerance).equal(to_plain(expected), got)
@@ -35,7 +35,7 @@ def result_equals(expected: Any, result: bytes, *, types: Types = "strict", tole
 
 
 def text_equals(expected: str, output: bytes, *, match: Match = "lines", tolerance: float = 1e-6) -> bool:
-    """Whether ``output`` is ``expected``."""
+    """Return True if ``output`` is ``expected``."""
     wanted = expected.encode("utf-8", "surrogatepass")
     if match == "exact":
         return output == wanted
@@ -52,7 +52,7 @@ class _Comparison:
         self.types, self.tolerance = types, tolerance
 
     def equal(self, expected: Any, got: Any) -> bool:
-        """Of two plain values, as deep as ``expected`` is."""
+        """Compare two plain values, as deep as ``expected`` is."""
         expected, got = self._real(expected), self._real(got)
         if isinstance(expected, bool | int | float) and isinstance(got, bool | int | float):
             if self.types == "strict" and type(expected) is not type(got):
@@ -75,7 +75,7 @@ class _Comparison:
         return all(map(self.equal, content, theirs))
 
     def _real(self, plain: Any) -> Any:
-        """A complex number without imaginary part equals its real part, where types do not matter."""
+        """Replace a complex number without imaginary part by its real part, where types do not matter."""
         match plain:
             case {"__complex__": [float(real), float(imaginary)]} if (
                 imaginary == 0 and len(plain) == 1 and self.types != "strict"
@@ -95,7 +95,7 @@ class _Comparison:
         return ours.keys() == theirs.keys() and all(self.equal(value, theirs[key]) for key, value in ours.items())
 
     def _kind(self, plain: Any) -> tuple[str, Any]:
-        """(kind, content) of a plain value. The content of bytes is text, of a dict a list of pairs, of other tagged kinds a list."""
+        """Return (kind, content) of a plain value: text for bytes, a list of pairs for a dict, a list for other tagged kinds."""
         if isinstance(plain, list):
             return "list", plain
         if not isinstance(plain, dict):
@@ -116,7 +116,7 @@ class _Comparison:
         return sorted(self._key(item, depth) for item in items)
 
     def _key(self, plain: Any, depth: int) -> str:
-        """Text that is the same for equal keys of dicts and members of sets; their floats are exact."""
+        """Return text that is the same for equal keys of dicts and members of sets; their floats are exact."""
         return json.dumps(self._normal(plain, depth))
 
     def _normal(self, plain: Any, depth: int) -> Any:
@@ -151,7 +151,7 @@ def _close(expected: float, got: float, tolerance: float) -> bool:
 
 
 def _number_equals(expected: bytes, got: bytes, tolerance: float) -> bool:
-    """Whole numbers are exact: one more than a million is not a million."""
+    """Compare numbers. Whole ones are exact: one more than a million is not a million."""
     if not _NUMBER.fullmatch(expected) or not _NUMBER.fullmatch(got):
         return False
     if _WHOLE.fullmatch(expected) or math.isinf(float(expected)):
@@ -160,5 +160,5 @@ def _number_equals(expected: bytes, got: bytes, tolerance: float) -> bool:
 
 
 def _lines(text: bytes) -> list[bytes]:
-    """Without space at the end of lines, nor empty lines at the end of the text."""
+    """Return the lines without space at their ends, and without empty ones at the end of the text."""
     return [line.rstrip() for line in text.rstrip().replace(b"\r\n", b"\n").split(b"\n")]

@@ -67,7 +67,7 @@ class Coding:
     # --- what a vector env asks for ---
 
     def reset(self, seed: int | None, out: Rows, options: dict[str, Any] | None = None) -> Infos | None:
-        """``options={"task": ...}`` asks for one task: the seed of a built-in one, or the id of one in the file."""
+        """Ask for a new task. ``options={"task": ...}`` names it: the seed of a built-in one, or the id of one in the file."""
         if seed is not None:
             self._chance = random.Random(seed)
         self._drop()
@@ -127,18 +127,18 @@ class Coding:
             release(self._service)
             self._service = None
 
-    # --- for whoever looks at it, or learns from it ---
+    # --- to look at, or to learn from ---
 
     def render(self) -> str:
-        """What was asked, what was written so far, and what came of it, safe to print."""
+        """Return what was asked, what was written so far, and what came of it, safe to print."""
         assert self._task is not None, "reset() first"
         answer = self.tokenizer.decode(self._written) if self._written else self._answer
         lines = [*self._task.prompt.splitlines(), "", *answer.splitlines(), "", self._said]
         return "\n".join(printable(line) for line in lines).strip("\n")
 
     def examples(self, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """``obs [rows, *row]`` and ``action [rows, *row]``: ``count`` tasks with their reference solutions. With ``mode="token"``
-        there is a row for every token of them. Held-out tasks are not among them."""
+        """Return ``obs [rows, *row]`` and ``action [rows, *row]``: ``count`` tasks with their reference solutions. With
+        ``mode="token"`` there is a row for every token of them. Held-out tasks are not among them."""
         from dataclasses import replace
 
         shown = material(replace(self.config, held_out=False))
@@ -175,7 +175,7 @@ class Coding:
         return None
 
     def _judged(self, verdict: Verdict, out: Rows) -> Infos | None:
-        """An answer was run: pay for it, and ask again or end."""
+        """Pay for an answer that was run, and ask again or end."""
         assert self._task is not None
         self._turn += 1
         solved = verdict.status == "ok"
@@ -199,7 +199,7 @@ class Coding:
         return {0: {**info, "detail": verdict.detail, "answer": self._answer, "episode_log": log}}
 
     def _next_prompt(self, task: Task, answer: str, feedback: str) -> np.ndarray:
-        """The task, the answer and what happened, as far as there is room."""
+        """Write the next prompt: the task, the answer and what happened, as far as there is room."""
         text = f"{task.prompt}\n{answer}\n{feedback}"
         return self.tokenizer.encode(text)[: self.material.prompt_tokens]
 
@@ -214,7 +214,7 @@ class Coding:
         out.writer["length"][0] = length
 
     def _drop(self) -> None:
-        """Nobody waits for what is running."""
+        """Drop what is running: nobody waits for it any more."""
         if self._ticket is not None and self._service is not None:
             self._service.drop(self._ticket)
         self._ticket = self._verdict = None

@@ -34,7 +34,7 @@ class Completion:
 
 
 def load_tasks(path: str | os.PathLike[str], format: Format = "auto", *, limits: Limits | None = None) -> list[Task]:
-    """The tasks of a file. ``auto`` tells the format by the fields of each line; ``limits`` replaces those of the tasks."""
+    """Read the tasks of a file. ``auto`` tells the format by the fields of each line; ``limits`` replaces those of the tasks."""
     if format not in get_args(Format):
         raise ConfigError(f"there is no format {format!r}.{did_you_mean(format, get_args(Format))}")
     tasks: dict[str, Task] = {}
@@ -52,7 +52,7 @@ def load_tasks(path: str | os.PathLike[str], format: Format = "auto", *, limits:
 
 
 def load_completions(path: str | os.PathLike[str], known: set[str]) -> list[Completion]:
-    """Lines ``{"task_id": ..., "completion": ...}``; a task may have any number of them."""
+    """Read lines ``{"task_id": ..., "completion": ...}``; a task may have any number of them."""
     out: list[Completion] = []
     for line, data in read_lines(path):
         where = f"{path}, line {line}"
@@ -68,7 +68,7 @@ def load_completions(path: str | os.PathLike[str], known: set[str]) -> list[Comp
 
 
 def humaneval(data: dict[str, Any]) -> Task:
-    """``task_id, prompt, entry_point, test``: a completion goes on where the prompt ends; ``test`` defines ``check(candidate)``."""
+    """Read ``task_id, prompt, entry_point, test``: a completion continues the prompt; ``test`` defines ``check(candidate)``."""
     fields = _texts(data, "task_id", "prompt", "entry_point", "test")
     name = fields["entry_point"]
     tests = lift(f"{fields['test']}\ncheck({name})\n", name)
@@ -87,7 +87,7 @@ def humaneval(data: dict[str, Any]) -> Task:
 
 
 def mbpp(data: dict[str, Any]) -> Task:
-    """``task_id, text (or prompt), code, test_list``: the first test is visible, as it tells the name of the function."""
+    """Read ``task_id, text (or prompt), code, test_list``: the first test is visible, as it tells the name of the function."""
     text = data.get("text", data.get("prompt"))
     if not isinstance(text, str):
         raise TaskError("needs the field 'text' (or 'prompt')")
@@ -112,7 +112,7 @@ def mbpp(data: dict[str, Any]) -> Task:
 
 
 def apps(data: dict[str, Any]) -> Task:
-    """``question, input_output, starter_code``: programs that read and print, or, where ``fn_name`` is given, functions."""
+    """Read ``question, input_output, starter_code``: programs that read and print, or, where ``fn_name`` is given, functions."""
     fields = _texts(data, "question")
     name = next((str(data[key]) for key in ("task_id", "problem_id", "id") if key in data), "")
     if not name:
@@ -172,7 +172,7 @@ def _read(data: Any, format: Format) -> Task:
 
 
 def _whole(prompt: str) -> str:
-    """A prompt as a program of its own: its last function may lack a body. What cannot be one is left out."""
+    """Turn a prompt into a program of its own: its last function may lack a body. What cannot be one is left out."""
     for code in (prompt, f"{prompt.rstrip()}\n    pass\n"):
         try:
             free_names(code)
@@ -183,7 +183,7 @@ def _whole(prompt: str) -> str:
 
 
 def _function(code: str, asserts: list[str]) -> str:
-    """The function that tests call: one that the solution defines, or else the first that nobody else does."""
+    """Return the function that tests call: one that the solution defines, or else the first that nothing else defines."""
     defined = set(re.findall(r"^def (\w+)", code, re.MULTILINE))  # some have the name of one of Python's own
     called = [name for line in asserts for name in re.findall(r"\w+", line) if name in defined]
     called += [name for line in asserts for name in free_names(line)]

@@ -28,11 +28,11 @@ class CodingGymnasium(gymnasium.Env[Any, Any]):
 
     @property
     def tokenizer(self) -> Any:
-        """From texts to tokens and back."""
+        """Return the tokenizer: from texts to tokens and back."""
         return self._env.tokenizer
 
     def examples(self, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Prompts and reference solutions, as ``Coding.examples`` gives them."""
+        """Return prompts and reference solutions, as ``Coding.examples`` gives them."""
         return self._env.examples(count, seed)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -56,6 +56,6 @@ class CodingGymnasium(gymnasium.Env[Any, Any]):
 
 
 def register() -> None:
-    """Enter it into Gymnasium's registry, if it is not there."""
+    """Register it with Gymnasium, if it is not there."""
     if ID not in gymnasium.registry:
         gymnasium.register(ID, entry_point="fugu.coding.gym:CodingGymnasium")

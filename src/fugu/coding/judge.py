@@ -41,12 +41,12 @@ class Verdict:
 
     @property
     def scored(self) -> bool:
-        """False where the sandbox failed, not the program."""
+        """Return False where the sandbox failed, not the program."""
         return self.status != "internal_error"
 
 
 class Runs(Protocol):
-    """What a judge needs of a ``Sandbox``, which must be its own."""
+    """The members a judge needs of a ``Sandbox``, which must be its own."""
 
     def submit(self, program: Program) -> int: ...
     def collect(self, timeout: float | None) -> list[tuple[int, Outcome]]: ...
@@ -84,7 +84,7 @@ class Judge:
         return case.ticket
 
     def collect(self, timeout: float | None = None) -> list[tuple[int, Verdict]]:
-        """Verdicts that are ready. Waits up to ``timeout`` seconds (None: as long as it takes) for the first."""
+        """Return verdicts that are ready. Waits up to ``timeout`` seconds (None: as long as it takes) for the first."""
         until = None if timeout is None else time.monotonic() + timeout
         done: list[tuple[int, Verdict]] = []
         while not done and self._running:
@@ -102,7 +102,7 @@ class Judge:
         return done
 
     def score(self, pairs: Iterable[tuple[Task, str | bytes]], tests: Which = "hidden") -> list[Verdict]:
-        """The verdict of every program, in the order given."""
+        """Return the verdict of every program, in the order given."""
         verdicts: dict[int, Verdict] = {}
         tickets: list[int] = []
         for task, source in pairs:
@@ -114,7 +114,7 @@ class Judge:
         return [verdicts[ticket] for ticket in tickets]
 
     def _parts(self, task: Task, source: bytes, which: Which) -> list[_Part]:
-        """What runs in one process each."""
+        """Split tests into parts that run in one process each."""
         tests = [("visible", k, test) for k, test in enumerate(task.visible) if which != "hidden"]
         tests += [("hidden", k, test) for k, test in enumerate(task.hidden) if which != "visible"]
         groups: list[list[_Asked]] = []
@@ -203,7 +203,7 @@ class _Case:
 
 
 def marks(part: _Part, outcome: Outcome) -> list[_Mark]:
-    """One for each test of the part."""
+    """Return one mark for each test of the part."""
     if outcome.status == "internal_error":
         return [_Mark("internal_error", outcome.detail) for _ in part.asked]
     test = part.asked[0].test
@@ -226,7 +226,7 @@ def _stdio_mark(test: StdioTest, outcome: Outcome) -> _Mark:
 
 
 def _call_marks(tests: list[CallTest], outcome: Outcome) -> list[_Mark]:
-    """Calls are answered one after the other. How the process ended is held against the call it was at, or the last one."""
+    """Mark calls, which are answered one after the other. How the process ended is held against the call it was at, or the last one."""
     if len(outcome.results) > len(tests):
         return [_Mark("violation", "gave more answers than there were questions") for _ in tests]
     out = [_call_mark(test, result) for test, result in zip(tests, outcome.results, strict=False)]
@@ -248,7 +248,7 @@ def _call_mark(test: CallTest, result: bytes) -> _Mark:
 
 
 def _assert_mark(test: AssertTest, outcome: Outcome) -> _Mark:
-    """Of a pair of programs the status is that of the test code, in whose process there is nothing of the agent's."""
+    """Mark an assert. Of a pair of programs the status is that of the test code, in whose process there is nothing of the agent's."""
     if outcome.status == "ok":
         return _Mark("ok")
     wrong = outcome.status == "runtime_error" and outcome.detail.startswith("AssertionError")
@@ -264,7 +264,7 @@ def _asked(test: CallTest) -> str:
 
 
 def _shown(result: bytes) -> str:
-    """A result, as Python writes it where that is safe to find out: large ones can be made to take long."""
+    """Write a result as Python does where that is safe to find out: large ones can be made to take long."""
     if len(result) < 1000:
         try:
             return _short(repr(decode(result)), quote=False)

@@ -16,8 +16,8 @@ from fugu.coding.task import AssertTest, CallTest, TaskError, Test
 
 
 def lift(code: str, entry_point: str) -> tuple[Test, ...]:
-    """The tests that ``code`` holds: a call test for each assert, or all of it as one assert test if any says more than a call test
-    can.
+    """Return the tests that ``code`` holds: a call test for each assert, or all of it as one assert test if any says more than a
+    call test can.
 
     Functions ``check(candidate)``, as HumanEval has them, are looked into.
     """
@@ -33,7 +33,7 @@ def lift(code: str, entry_point: str) -> tuple[Test, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def free_names(code: str) -> tuple[str, ...]:
-    """Names that ``code`` uses and neither defines nor finds among Python's own: what it expects the agent to have written."""
+    """Return names that ``code`` uses and neither defines nor finds among Python's own: the agent is expected to define them."""
     tree = _parsed(code)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
@@ -57,7 +57,7 @@ def _parsed(code: str) -> ast.Module:
 
 
 def _statements(tree: ast.Module) -> list[ast.stmt]:
-    """What the code asserts; anything else is kept, so that it is seen not to be an assert."""
+    """Return what the code asserts; anything else is kept, so that it is seen not to be an assert."""
     checks = {
         f"check({name})"
         for node in tree.body
@@ -76,7 +76,7 @@ def _statements(tree: ast.Module) -> list[ast.stmt]:
 
 
 def _says_nothing(node: ast.stmt) -> bool:
-    """``pass``, a text on its own, ``METADATA = {...}``, ``assert True``."""
+    """Return True for ``pass``, a text on its own, ``METADATA = {...}`` and ``assert True``."""
     if isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
         return True
     if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "METADATA":
@@ -106,7 +106,7 @@ def _call_test(node: ast.stmt, entry_point: str) -> CallTest | None:
 
 
 def _literal(node: ast.expr) -> Any:
-    """The value of a literal that can be passed on, or ValueError."""
+    """Return the value of a literal that can be passed on, or raise ValueError."""
     value = ast.literal_eval(node)
     to_plain(value)
     return value

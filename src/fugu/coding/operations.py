@@ -59,7 +59,7 @@ def _sorted(values: list[int]) -> list[int]:
 
 
 def _between(values: Any, first: int, last: int) -> Any:
-    """Those with ``first <= place < last``, as a list or a text."""
+    """Return those with ``first <= place < last``, as a list or a text."""
     kept = [value for place, value in enumerate(values) if first <= place < last]
     return "".join(kept) if isinstance(values, str) else kept
 

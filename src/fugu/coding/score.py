@@ -9,7 +9,7 @@ from fugu.errors import ConfigError
 
 
 def pass_at_k(tries: int, passed: int, k: int) -> float:
-    """The probability that at least one of ``k`` of these tries, drawn without putting back, passed: 1 - C(n - c, k) / C(n, k).
+    """Return the probability that at least one of ``k`` of these tries, drawn without putting back, passed: 1 - C(n - c, k) / C(n, k).
 
     It is the unbiased estimate of what k fresh tries would give (Chen et al. 2021, arXiv 2107.03374).
     """
@@ -21,7 +21,7 @@ def pass_at_k(tries: int, passed: int, k: int) -> float:
 
 
 def mean_pass_at_k(counts: Mapping[str, tuple[int, int]], ks: Sequence[int]) -> dict[int, float]:
-    """Over tasks, given (tries, passed) of each; tasks with fewer than k tries are left out of pass@k, which is NaN without any."""
+    """Average over tasks, given (tries, passed) of each; tasks with fewer than k tries are left out of pass@k, NaN without any."""
     out: dict[int, float] = {}
     for k in ks:
         values = [pass_at_k(tries, passed, k) for tries, passed in counts.values() if tries >= k]

@@ -16,7 +16,7 @@ from fugu.coding.task import Task
 from fugu.errors import SandboxError
 
 MOST = 8192
-"""programs that may be without a verdict; whoever wants to submit more waits until there are fewer"""
+"""programs that may be without a verdict; submitting more waits until there are fewer"""
 
 
 UNSCORED = 100
@@ -48,7 +48,7 @@ class Service:
         return self.judge.submit(task, source, tests)
 
     def take(self, ticket: int) -> Verdict | None:
-        """The verdict, once, if it is there."""
+        """Return the verdict, once, if it is there."""
         if ticket not in self._verdicts:
             self.wait(0.0)
         return self._verdicts.pop(ticket, None)
@@ -59,7 +59,7 @@ class Service:
             self._dropped.add(ticket)
 
     def wait(self, timeout: float) -> None:
-        """Until a verdict has come, at most ``timeout`` seconds."""
+        """Wait until a verdict has come, at most ``timeout`` seconds."""
         for ticket, verdict in self.judge.collect(timeout):
             self._unscored = 0 if verdict.scored else self._unscored + 1
             if self._unscored >= UNSCORED:
@@ -77,7 +77,7 @@ _open: dict[ServiceConfig, tuple[int, Service]] = {}
 
 
 def acquire(config: ServiceConfig) -> Service:
-    """The service of this process with these settings. ``release`` it, once for each time."""
+    """Return the service of this process with these settings. ``release`` it, once for each time."""
     owner, service = _open.get(config, (0, None))
     if service is None or owner != os.getpid():
         service = Service(open_sandbox(config.sandbox), config)
@@ -95,7 +95,7 @@ def release(service: Service) -> None:
 
 
 def open_sandbox(config: SandboxConfig) -> Any:
-    """Refuses where programs would not be kept apart as well as asked for."""
+    """Open a sandbox; refuse where programs would not be kept apart as well as asked for."""
     from fugu.coding.sandbox.sandbox import Sandbox
 
     return Sandbox(config)

@@ -1,4 +1,4 @@
-"""What a coding environment is made of: its settings, and from them its tasks, its tokenizer and how much room texts have.
+"""Make the parts of a coding environment from its settings: its tasks, its tokenizer and how much room texts have.
 
 ``material(config)`` is made once per process and shared by all environments with the same settings.
 """
@@ -31,7 +31,7 @@ _SPARE = 2  # tokens more than the longest of them
 
 @dataclass(frozen=True, kw_only=True)
 class CodingConfig:
-    """Which tasks, how the agent answers them, what it is paid, and where its programs run."""
+    """Settings of the coding environment: its tasks, how the agent answers, what it is paid, and where its programs run."""
 
     tasks: str | None = None
     """a file of tasks (JSONL, also in the formats of HumanEval, MBPP and APPS); none: the built-in ones"""
@@ -108,7 +108,7 @@ class Material:
     """those made lately, by the id of their task: groups ask for the same one"""
 
     def prompt(self, task: Task) -> np.ndarray:
-        """``int32 [length]``: the task as it is asked first, after the nearest one that was solved where there is a memory and room."""
+        """Return ``int32 [length]``: the task as it is asked first, after the nearest solved one if there is memory and room."""
         if task.id not in self._prompts:
             if len(self._prompts) >= _LATELY:
                 self._prompts.clear()
@@ -129,13 +129,13 @@ class Material:
         return ids
 
     def draw(self, chance: random.Random) -> Task:
-        """A task by chance."""
+        """Draw a task by chance."""
         if self.tasks is None:
             return builtin.make(chance.randrange(2**31), chance.choice(self.levels), held_out=self.held_out)
         return self.tasks[chance.randrange(len(self.tasks))]
 
     def named(self, name: Any) -> Task:
-        """Of a file the task with this id; of the built-in ones that of this seed."""
+        """Return the task of a file with this id, or the built-in one of this seed."""
         if self.tasks is None:
             if isinstance(name, bool) or not isinstance(name, int) or name < 0:
                 raise ConfigError(f"task={name!r}: built-in tasks are named by a whole number, their seed")
@@ -148,7 +148,7 @@ class Material:
 
 @functools.lru_cache(maxsize=16)
 def material(config: CodingConfig) -> Material:
-    """Everything that the environments of a process share."""
+    """Return everything that the environments of a process share."""
     assert isinstance(config.level, tuple)
     tasks: tuple[Task, ...] | None = None
     if config.tasks is None:
@@ -174,7 +174,7 @@ def material(config: CodingConfig) -> Material:
 
 
 def in_test_set(task: Task) -> bool:
-    """Whether a task of a file is held out: about a fifth of them, by their id, whatever else is in the file."""
+    """Return True if a task of a file is held out: about a fifth of them, by their id, whatever else is in the file."""
     return int.from_bytes(hashlib.blake2b(task.id.encode(), digest_size=8).digest()) % 5 == 0
 
 

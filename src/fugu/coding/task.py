@@ -87,7 +87,7 @@ class Task:
             raise TaskError(f"task {self.id!r}: entry_point {self.entry_point!r} is no name of a function")
 
     def source(self, completion: str) -> str:
-        """The program that a completion makes."""
+        """Return the program that a completion makes."""
         return self.before + completion + self.after
 
     def tests(self, which: Literal["visible", "hidden", "all"] = "hidden") -> tuple[Test, ...]:
@@ -95,7 +95,7 @@ class Task:
 
 
 def to_json(task: Task) -> dict[str, Any]:
-    """As one line of a file holds it. What stands at its default is left out."""
+    """Return the task as one line of a file holds it. What stands at its default is left out."""
     out: dict[str, Any] = {"id": task.id, "prompt": task.prompt}
     for name in ("entry_point", "before", "after", "solution"):
         if getattr(task, name):
@@ -111,7 +111,7 @@ def to_json(task: Task) -> dict[str, Any]:
 
 
 def from_json(data: Any) -> Task:
-    """A task, or a TaskError that names the field."""
+    """Return a task, or raise a TaskError that names the field."""
     fields = _fields(data, {f.name for f in dataclasses.fields(Task)}, "a task")
     for name in ("id", "prompt"):
         if name not in fields:
@@ -134,7 +134,7 @@ def from_json(data: Any) -> Task:
 
 
 def read_tasks(path: str | os.PathLike[str]) -> list[Task]:
-    """The tasks of a JSONL file in the format of ``write_tasks``; errors name the file and the line."""
+    """Read the tasks of a JSONL file in the format of ``write_tasks``; errors name the file and the line."""
     tasks: dict[str, Task] = {}
     for line, data in read_lines(path):
         try:
@@ -153,7 +153,7 @@ def write_tasks(path: str | os.PathLike[str], tasks: Iterable[Task]) -> None:
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, Any]]:
-    """``(number, value)`` of every line of a JSONL file that is not empty; also gzipped (``.gz``)."""
+    """Yield ``(number, value)`` of every line of a JSONL file that is not empty; also gzipped (``.gz``)."""
     import gzip
 
     try:
@@ -170,7 +170,7 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON holds it, other types tagged (see ``sandbox.values``)."""
+    """Return ``value`` as JSON holds it, other types tagged (see ``sandbox.values``)."""
     try:
         return to_plain(value)
     except ValueError as error:

@@ -39,7 +39,7 @@ class Tokenizer(Protocol):
 
 
 def row(ids: Sequence[int] | np.ndarray, room: int, *, end: bool = False) -> np.ndarray:
-    """``int32 [room]``: the ids, END if asked for, and nothing after it. ConfigError where they do not fit."""
+    """Return ``int32 [room]``: the ids, END if asked for, and nothing after it. ConfigError where they do not fit."""
     length = len(ids) + end
     if length > room:
         raise ConfigError(f"{length} tokens do not fit into a row of {room}; allow more, or train the tokenizer on such texts")
@@ -51,12 +51,12 @@ def row(ids: Sequence[int] | np.ndarray, room: int, *, end: bool = False) -> np.
 
 
 def train_characters(texts: Iterable[str]) -> PairTokenizer:
-    """One token per character of the texts."""
+    """Make one token per character of the texts."""
     return PairTokenizer(_alphabet(texts), ())
 
 
 def train_pairs(texts: Iterable[str], size: int) -> PairTokenizer:
-    """The characters of the texts, and the pairs of tokens that follow each other most often, joined until there are ``size`` ids.
+    """Take the characters of the texts and join the pairs of tokens that follow each other most often, until there are ``size`` ids.
 
     There are fewer where nothing is left that occurs twice. Equal counts are decided by the text of the pair, so that the same texts,
     in any order, give the same tokenizer.
@@ -138,7 +138,7 @@ class PairTokenizer:
         return "".join(text)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """As JSON, readable with ``load``."""
+        """Save as JSON, readable with ``load``."""
         data = {
             "format": "fugu tokenizer",
             "version": 1,
@@ -189,7 +189,7 @@ class HuggingFaceTokenizer:
 
 
 def load(path: str | os.PathLike[str]) -> Tokenizer:
-    """What ``save`` wrote, ours or Hugging Face's."""
+    """Load what ``save`` wrote, ours or Hugging Face's."""
     try:
         data = json.loads(Path(path).read_text())
     except OSError as error:
@@ -211,7 +211,7 @@ def _alphabet(texts: Iterable[str]) -> str:
 
 
 def _join(pieces: list[str], pair: tuple[str, str]) -> None:
-    """In place, from left to right."""
+    """Join a pair of tokens in place, from left to right."""
     k = 0
     while k < len(pieces) - 1:
         if (pieces[k], pieces[k + 1]) == pair:
@@ -220,7 +220,7 @@ def _join(pieces: list[str], pair: tuple[str, str]) -> None:
 
 
 def _spelled(halves: list[int]) -> str:
-    """Text of half bytes; what is no UTF-8, as a policy may write, becomes the replacement character."""
+    """Return the text of half bytes; what is no UTF-8, as a policy may write, becomes the replacement character."""
     data = bytes(16 * high + low for high, low in zip(halves[::2], halves[1::2], strict=False))
     try:
         return data.decode("utf-8", "surrogatepass")

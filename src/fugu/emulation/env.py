@@ -116,7 +116,7 @@ class Rows:
 
 @runtime_checkable
 class Env(Protocol):
-    """What a vector env steps. No base class is needed; having these members is enough.
+    """An environment that a vector env can step. No base class is needed; having these members is enough.
 
     ``observation_space`` and ``action_space`` are those of one agent. ``reset`` and ``step`` write into ``out`` (see
     ``Rows``) and return the non-empty infos by agent, or None. ``action`` is ``[num_agents, *row_shape]`` of the action layout
@@ -178,7 +178,7 @@ def is_deferred(env: Any) -> bool:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What a vector env must know of its environments before it can lay out memory. Travels between processes."""
+    """The facts a vector env must know of its environments before it can lay out memory. Travels between processes."""
 
     observation_space: gs.Space
     action_space: gs.Space

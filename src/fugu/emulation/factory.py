@@ -1,4 +1,4 @@
-"""What a user calls an environment -> factories that build it as a ``fugu.Env``, here or in another process.
+"""Turn what a user calls an environment into factories that build it as a ``fugu.Env``, here or in another process.
 
 Accepted: the name of an environment of ours (``cartpole``, ``coding``), a Gymnasium id (``CartPole-v1``, ``module:Id-v0``),
 ``module:Class``, ``file.py:Class``, ``my_env.h``, a class, a callable that returns an environment, or a list of these; environments are
@@ -28,7 +28,7 @@ from fugu.errors import ConfigError, FuguError, LoadError, NotInstalled, did_you
 
 @dataclass(frozen=True, kw_only=True)
 class Emulation:
-    """How environments are adapted."""
+    """Settings of how environments are adapted."""
 
     autoreset: Autoreset = "next_step"
     """when an ended episode restarts: on the next step (fugu's own rule) or within the same one"""

@@ -1,4 +1,4 @@
-"""What the agents of a PettingZoo environment have in common: their fixed order, their spaces, and how their rows are written.
+"""Hold what the agents of a PettingZoo environment share: their fixed order, their spaces, and how their rows are written.
 
 Comes in: what the env says of one agent, by its name. Goes out: that agent's row, checked, with its action mask; errors name the
 agent. ``action_mask`` comes from ``obs["action_mask"]`` or ``info["action_mask"]``. Rows that do not act have all choices

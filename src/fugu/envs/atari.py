@@ -31,7 +31,7 @@ def make(game: str, *, stack: int = 4, frameskip: int = 4, **kwargs: Any) -> gym
 
 
 class Stacked(gymnasium.Wrapper):
-    """What Gymnasium's ``AtariPreprocessing`` and ``FrameStackObservation`` make of a game, to the byte. The game is asked for the two
+    """A game as Gymnasium's ``AtariPreprocessing`` and ``FrameStackObservation`` make it, to the byte. The game is asked for the two
     screens of a step that are seen, not for all of them and then for those two again."""
 
     def __init__(self, env: gymnasium.Env, stack: int, frameskip: int) -> None:

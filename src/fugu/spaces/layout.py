@@ -103,7 +103,7 @@ class Node:
 
 
 class Layout:
-    """Where each leaf of ``space`` lies in a row.
+    """The place of each leaf of ``space`` in a row.
 
     ``dtype`` and ``row_shape`` are those of one row; ``nbytes`` its size. A batch is an array ``[rows, *row_shape]``.
     """

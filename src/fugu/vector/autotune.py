@@ -47,7 +47,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What ``autotune`` measured. ``best`` is the config to use."""
+    """The measurements of ``autotune``. ``best`` is the config to use."""
 
     env: str
     """as one would write it in Python"""

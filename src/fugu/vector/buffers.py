@@ -111,7 +111,7 @@ class Buffers:
         """by group and slot"""
         for rows in itertools.chain(*self.rows):
             if rows.action_mask is not None:
-                rows.action_mask[...] = True  # whoever restricts nothing need not write it
+                rows.action_mask[...] = True  # an env that restricts nothing need not write it
         self._parts = [self.action_layout.leaf_views(self.action[agents]) for agents in self.groups]
         """by group, the actions leaf by leaf"""
         self._ranges = [leaf.choice_range() for leaf in self.action_layout.leaves]

@@ -26,7 +26,7 @@ _CHOICES = {
 
 @dataclass(frozen=True, kw_only=True)
 class VectorConfig:
-    """How many environments, and who steps them."""
+    """Settings of a vector env: how many environments, and who steps them."""
 
     num_envs: int = 1
     """environments in all"""

@@ -56,7 +56,7 @@ class Mailbox:
             self._take(-1)
 
     def shutdown(self) -> None:
-        """End the conversation: whoever waits on the other side finds out."""
+        """End the conversation; a process that waits on the other side finds out."""
         with contextlib.suppress(OSError):  # it is over already
             self._socket.shutdown(socket.SHUT_RDWR)
 

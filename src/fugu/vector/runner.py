@@ -1,4 +1,4 @@
-"""Who runs the shards: the seam between ``VecEnv`` and its backends.
+"""Define a ``Runner``, which runs shards: the seam between ``VecEnv`` and its backends.
 
 A runner owns shards, in contiguous groups; a group is the unit that ``recv`` returns. ``start`` sets a group going, ``finish``
 waits for the first of some groups (in the order given) and says which one it was.
@@ -23,7 +23,7 @@ Options = dict[str, Any] | list[dict[str, Any] | None] | None
 
 
 class Runner(Protocol):
-    """What a backend derives from. Members with a value here are right for one that has nothing special to offer."""
+    """The base of a backend. Members with a value here are right for one that has nothing special to offer."""
 
     spec: EnvSpec
     buffers: Buffers
@@ -32,7 +32,7 @@ class Runner(Protocol):
     env_agents: list[slice]
     """the agents of each env"""
     shares_workers: bool
-    """whether whoever steps one group steps the others as well; else all groups can step at the same time"""
+    """whether the same threads, or the caller, step all groups; else all groups can step at the same time"""
     masks_actions: bool = True
     """whether the environments may forbid actions, where their action space has choices"""
     step_now: Callable[[Any, int], bool] | None = None

@@ -1,4 +1,4 @@
-"""What every index offers: entries with an id, a vector and attributes; the nearest of them to a vector.
+"""Define what every index offers: entries with an id, a vector and attributes; the nearest of them to a vector.
 
 Ids are texts of at most 64 bytes, vectors ``float32 [dim]`` without NaN, attributes names with a text, a number, a truth value or None.
 Scores are higher for what is nearer: the cosine, the dot product, or minus the euclidean distance. Equal scores go in the order of ids.
@@ -41,11 +41,11 @@ class Index(Protocol):
         ...
 
     def query(self, vectors: Any, top_k: int = 10, where: Filter | None = None) -> list[list[Neighbour]]:
-        """For each of ``vectors [queries, dim]`` (or one, ``[dim]``) the nearest entries that ``where`` lets through, nearest first."""
+        """Find for each of ``vectors [queries, dim]`` (or one, ``[dim]``) the entries that ``where`` lets through, nearest first."""
         ...
 
     def delete(self, ids: Sequence[str] | None = None, *, where: Filter | None = None) -> None:
-        """Those with these ids, or those that ``where`` lets through. Ids that are not there do no harm."""
+        """Drop entries with these ids, or those that ``where`` lets through. Ids that are not there do no harm."""
         ...
 
     def count(self) -> int: ...
@@ -63,7 +63,7 @@ def check_metric(metric: str, dim: int) -> None:
 def check_entries(
     ids: Sequence[str], vectors: Any, attributes: Sequence[Mapping[str, Attribute]] | None, dim: int
 ) -> tuple[np.ndarray, list[dict[str, Attribute]]]:
-    """``float32 [entries, dim]`` and the attributes, or a ConfigError."""
+    """Return ``float32 [entries, dim]`` and the attributes, or raise ConfigError."""
     rows = check_vectors(vectors, dim)
     plain = [dict(each) for each in attributes] if attributes is not None else [{} for _ in ids]
     if not len(ids) == len(rows) == len(plain):
@@ -83,7 +83,7 @@ def check_entries(
 
 
 def check_vectors(vectors: Any, dim: int) -> np.ndarray:
-    """``float32 [rows, dim]``, or a ConfigError."""
+    """Return ``float32 [rows, dim]``, or raise ConfigError."""
     rows = np.asarray(vectors, np.float32)
     rows = rows[None] if rows.ndim == 1 else rows
     if rows.ndim != 2 or rows.shape[1] != dim:

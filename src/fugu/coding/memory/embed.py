@@ -15,13 +15,13 @@ from fugu.errors import ConfigError
 
 class TextEmbedding:
     def __init__(self, dim: int = 256, lengths: Sequence[int] = (2, 3, 4)) -> None:
-        """``dim`` numbers per text; pieces have these ``lengths`` in characters."""
+        """Embed a text as ``dim`` numbers, from pieces of these ``lengths`` in characters."""
         if dim < 1 or not lengths or min(lengths) < 1:
             raise ConfigError(f"dim={dim} and lengths={list(lengths)} must be at least 1")
         self.dim, self.lengths = dim, tuple(lengths)
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """``float32 [texts, dim]``, each of length 1, or 0 for a text without characters."""
+        """Return ``float32 [texts, dim]``, each of length 1, or 0 for a text without characters."""
         out = np.zeros((len(texts), self.dim), np.float32)
         for row, text in zip(out, texts, strict=True):
             words = " ".join(text.lower().split())

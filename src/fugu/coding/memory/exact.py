@@ -71,7 +71,7 @@ class ExactIndex:
         return out
 
     def ranked(self, query: np.ndarray, rows: np.ndarray, top_k: int) -> list[Neighbour]:
-        """The best of these rows, scored in double precision, so that an entry's score does not depend on what else was asked."""
+        """Return the best of these rows. They are scored in double precision, so that no score depends on what else was asked."""
         wanted = query.astype(np.float64)
         found = [(-_score(wanted, self._vectors[row].astype(np.float64), self.metric), self._ids[row], row) for row in rows]
         return [Neighbour(name, -score, dict(self._attributes[row])) for score, name, row in sorted(found)[:top_k]]
@@ -97,13 +97,13 @@ class ExactIndex:
         return len(self._ids)
 
     def entries(self) -> tuple[list[str], np.ndarray, list[dict[str, Attribute]]]:
-        """Ids, vectors ``[entries, dim]`` and attributes, in the order of ids."""
+        """Return ids, vectors ``[entries, dim]`` and attributes, in the order of ids."""
         order = sorted(range(len(self._ids)), key=lambda row: self._ids[row])
         vectors = self._vectors[order] if order else self._vectors[:0]
         return [self._ids[row] for row in order], vectors, [self._attributes[row] for row in order]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """One file, complete or not there at all; the same entries give the same bytes."""
+        """Write one file, complete or not there at all; the same entries give the same bytes."""
         ids, vectors, attributes = self.entries()
         about = {
             "format": "fugu memory",
@@ -123,7 +123,7 @@ class ExactIndex:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ExactIndex:
-        """What ``save`` wrote, or an IndexFileError. Nothing in the file can be code."""
+        """Read what ``save`` wrote, or raise IndexFileError. Nothing in the file can be code."""
         try:
             data = Path(path).read_bytes()
         except OSError as error:
@@ -153,7 +153,7 @@ class ExactIndex:
 
 
 def _scores(queries: np.ndarray, known: np.ndarray, metric: Metric) -> np.ndarray:
-    """``[queries, entries]``, in single precision."""
+    """Score ``[queries, entries]``, in single precision."""
     products = queries @ known.T
     if metric == "dot":
         return products

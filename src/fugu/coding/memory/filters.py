@@ -1,4 +1,4 @@
-"""Which entries count: conditions on their attributes. ``matches`` decides here, ``plain`` is how turbopuffer is told."""
+"""Select entries by conditions on their attributes. ``matches`` decides here, ``plain`` is how turbopuffer is told."""
 
 from __future__ import annotations
 
@@ -106,5 +106,5 @@ class Not:
 
 
 def _same(a: Attribute, b: Attribute) -> bool:
-    """True is not 1."""
+    """Compare two values, of which True is not 1."""
     return isinstance(a, bool) == isinstance(b, bool) and a == b

@@ -57,7 +57,7 @@ class SolutionMemory:
         self.index.upsert([_key(name) for name, _ in noted], vectors, attributes)
 
     def similar(self, tasks: Sequence[Task], top_k: int = 3, *, min_reward: float | None = None) -> list[list[Remembered]]:
-        """For each task what was remembered of others like it, the likest first; never its own solution."""
+        """Find for each task what was remembered of others like it, the most similar first; never its own solution."""
         vectors = self.embedding([task.prompt for task in tasks])
         out = []
         for task, vector in zip(tasks, vectors, strict=True):
@@ -79,7 +79,7 @@ class SolutionMemory:
         return out
 
     def prompt(self, task: Task, top_k: int = 1, *, min_reward: float | None = None) -> str:
-        """The task's prompt, after similar ones with their solutions, the likest last."""
+        """Return the task's prompt, after similar ones with their solutions, the most similar last."""
         (near,) = self.similar([task], top_k, min_reward=min_reward)
         return "".join(f"{each.prompt}\n{each.completion}\n\n" for each in reversed(near)) + task.prompt
 
@@ -87,7 +87,7 @@ class SolutionMemory:
         return self.index.count()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """With what has been noted."""
+        """Save the index with what has been noted."""
         self.flush()
         self.index.save(path)
 

@@ -36,7 +36,7 @@ class TurbopufferIndex:
         timeout: float = 2.0,
         retries: int = 1,
     ) -> None:
-        """``timeout`` is in seconds, for one try; ``retries`` of what may be a passing trouble."""
+        """Open an index of the service. ``timeout`` is in seconds, for one try; ``retries`` are of what may be a passing trouble."""
         check_metric(metric, dim)
         if metric not in _METRICS:
             raise ConfigError(f"turbopuffer has no metric {metric!r}; it has cosine and euclidean")
@@ -83,7 +83,7 @@ class TurbopufferIndex:
             self._ask("", {"deletes": list(ids)})
 
     def count(self) -> int:
-        """0 where it cannot be found out."""
+        """Count the entries; 0 where that cannot be found out."""
         answer = self._ask("/query", {"aggregate_by": {"count": ["Count"]}})
         if answer is None:
             return 0
@@ -94,10 +94,10 @@ class TurbopufferIndex:
             return 0
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Nothing: what was upserted is kept by the service."""
+        """Do nothing: the service keeps what was upserted."""
 
     def _neighbours(self, answer: Any) -> list[Neighbour]:
-        """Of an answer that may be anything."""
+        """Read neighbours from an answer that may be anything."""
         if answer is None:
             return []
         try:
@@ -115,7 +115,7 @@ class TurbopufferIndex:
         return sorted(out, key=lambda each: (-each.score, each.id))
 
     def _ask(self, path: str, body: dict[str, Any]) -> Any:
-        """The answer, or None."""
+        """Return the answer, or None."""
         data = json.dumps(body).encode()
         for attempt in range(1 + self.retries):
             if attempt:
@@ -140,7 +140,7 @@ class TurbopufferIndex:
         return None
 
     def _send(self, path: str, data: bytes) -> tuple[int, bytes]:
-        """One request. Redirections are not followed: the key is for this host."""
+        """Send one request. Redirections are not followed: the key is for this host."""
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=self.timeout)
         try:

@@ -1,5 +1,5 @@
-"""Whether a backend keeps programs apart as well as the settings ask for. Fails closed: less is an error, unless it was allowed by
-name. (``fork`` asks ``probe``, which knows what the machine lacks and how to get it.)
+"""Refuse a backend that keeps programs apart less well than the settings ask for. Fails closed: less is an error, unless it
+was allowed by name. (``fork`` asks ``probe``, which knows what the machine lacks and how to get it.)
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from fugu.errors import SandboxError
 
 
 def accept(config: SandboxConfig, isolation: Isolation, why: str) -> None:
-    """``why`` it is no better, for the error."""
+    """Refuse an isolation below what is asked for; the error says ``why`` it is no better."""
     if isolation.level >= config.min_level:
         return
     unmet = [

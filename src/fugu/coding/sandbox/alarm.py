@@ -10,8 +10,8 @@ import time
 
 
 class Alarm:
-    """A descriptor that becomes readable after some seconds, so that whoever waits on ``fileno`` also wakes up for deadlines. Where the
-    system has none (not Linux) it is never readable, and deadlines are kept by those who call ``collect`` with a timeout."""
+    """A descriptor that becomes readable after some seconds, so that a caller that waits on ``fileno`` also wakes up for deadlines.
+    Where the system has none (not Linux) it is never readable, and deadlines are kept by those who call ``collect`` with a timeout."""
 
     def __init__(self) -> None:
         self.fd = -1

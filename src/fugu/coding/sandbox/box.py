@@ -27,7 +27,7 @@ START = 30.0
 
 @dataclass(frozen=True)
 class Start:
-    """How to start a box: the command, the folder the program works in (None: the box has its own), and what it may rely on."""
+    """The way to start a box: the command, the folder the program works in (None: the box has its own), and what it may rely on."""
 
     command: list[str]
     folder: str | None = None
@@ -100,7 +100,7 @@ class Box:
 
     @property
     def deadline(self) -> float:
-        """When to end it from outside; until it has begun, it may take as long as a box takes to start."""
+        """Return when to end it from outside; until it has begun, it may take as long as a box takes to start."""
         return self.started + (self.program.limits.wall_s + GRACE if self.begun else START)
 
     def send(self, kind: bytes, payload: bytes = b"") -> None:
@@ -115,7 +115,7 @@ class Box:
             self.outgoing.clear()
 
     def read(self) -> bool:
-        """Takes what has come; False when there will be no more."""
+        """Take what has come; return False when there will be no more."""
         try:
             data = os.read(self.output, 1 << 18)
         except BlockingIOError:
@@ -154,7 +154,7 @@ class Box:
             self.broken = f"an unexpected frame {kind!r}"
 
     def outcome(self, isolation: Isolation, backend: str) -> Outcome:
-        """After it has ended."""
+        """Return the outcome, after it has ended."""
         wall = time.monotonic() - self.started
         told = self.ending or {}
         code = told.get("exit_code")
@@ -210,7 +210,7 @@ class Box:
             self.process.kill()
 
     def close(self) -> None:
-        """Its group is ended, the process reaped, the pipes closed."""
+        """End its group, reap the process, close the pipes."""
         self.kill()
         assert self.process.stdin is not None and self.process.stdout is not None
         for stream in (self.process.stdin, self.process.stdout):
@@ -220,7 +220,7 @@ class Box:
 
 
 def resource_limits(program: Program, processes: bool) -> dict[str, int]:
-    """For ``setrlimit`` in the box, by the names of ``resource``."""
+    """Return the limits for ``setrlimit`` in the box, by the names of ``resource``."""
     limits: Limits = program.limits
     counted = (
         {"NPROC": limits.processes + 3 if program.profile == "program" else 19} if processes else {}
@@ -246,7 +246,7 @@ def _time(limits: Limits) -> str:
 
 
 def _ending(payload: bytes) -> dict[str, Any] | None:
-    """The runner's last word, or None where it is not one."""
+    """Return the runner's last word, or None where it is not one."""
     try:
         told = json.loads(payload)
         numbers = {name: float(told[name]) for name in ("cpu_s", "wall_s", "max_rss_mb")}

@@ -71,19 +71,19 @@ class BubblewrapLauncher:
         )
 
     def kill(self, start: Start) -> None:
-        """With bwrap its namespace ends, and everything in it."""
+        """Kill bwrap: its namespace ends with it, and everything in it."""
 
     def clear(self, start: Start) -> None:
-        """The box was memory only."""
+        """Do nothing: the box was memory only."""
 
     def why_not(self) -> str:
-        """What ``bwrap`` says, which the box itself had to keep quiet about."""
+        """Return what ``bwrap`` says, which the box itself had to keep quiet about."""
         test = [self.command[0], "--unshare-all", "--ro-bind", "/", "/", "true"]
         out = subprocess.run(test, capture_output=True, text=True, timeout=10, user=self.user, env={})
         return f" ({out.stderr.strip()})" if out.stderr.strip() else ""
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: nothing is kept open."""
 
 
 def _nobody_can_read(paths: list[str]) -> bool:

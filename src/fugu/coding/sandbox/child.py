@@ -1,4 +1,4 @@
-"""What happens first in the fork of a zygote: lock every door. Then ``program`` runs what is behind them.
+"""Lock every door, which happens first in the fork of a zygote. Then ``program`` runs what is behind them.
 
 ``native/sandbox_child.c`` does the same where it was compiled. After it there is no capability, no descriptor but 0 to 2 and the
 channel, no file but the standard library's and the program's own /tmp, no system call but those that computing needs.
@@ -21,7 +21,7 @@ _STACK = 64 << 20
 
 
 def run(order: Order, doors: Doors, channel: int, out: int, err: int) -> NoReturn:
-    """In a process just forked: never returns."""
+    """Run the order in a process just forked. Never returns."""
     try:
         _signal.set_wakeup_fd(-1)
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # ``signal``'s own would look up names of both, for ten times as long
@@ -38,7 +38,7 @@ def run(order: Order, doors: Doors, channel: int, out: int, err: int) -> NoRetur
 
 
 def _put_stdin(size: int) -> None:
-    """A file in memory, not a pipe: the size of a pipe is the kernel's choice, and nobody is there to fill it a second time.
+    """Put stdin into a file in memory, not a pipe: the size of a pipe is the kernel's choice, and nobody is there to fill it again.
 
     Without input an empty pipe, one of its own: flags, mode and times of one that all executions share would be a letter box.
     """

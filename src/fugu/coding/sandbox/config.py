@@ -16,7 +16,7 @@ FEATURES: dict[str, int] = {"namespaces": 3, "mounts": 3, "process_limit": 3, "l
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxConfig:
-    """Who runs the programs, and how well kept apart."""
+    """Settings of the sandbox: the backend that runs the programs, and how well it must keep them apart."""
 
     backend: BackendName = "fork"
     """fork (Linux; the fastest), subprocess, bubblewrap, docker, podman, http"""

@@ -50,7 +50,7 @@ class ContainerLauncher:
         self.removals: list[subprocess.Popen[bytes]] = []
 
     def words(self, name: str, limits: Limits, processes: int) -> list[str]:
-        """The command up to the image's name."""
+        """Return the command up to the image's name."""
         # podman takes the runtime before its verb, docker after
         runtime = [] if self.runtime is None else ["--runtime", self.runtime]
         before, after = (runtime, ["--http-proxy=false", "--read-only-tmpfs=false"]) if self.name == "podman" else ([], runtime)
@@ -89,7 +89,7 @@ class ContainerLauncher:
         )
 
     def kill(self, start: Start) -> None:
-        """Ending the client does not end the container."""
+        """Kill the container: ending the client would not end it."""
         removal = self._engine("rm", "--force", start.name)
         self.removals.append(removal)
         # it takes a while, and nobody may ask again for long: a thread waits, so that it does not stay as a zombie
@@ -100,7 +100,7 @@ class ContainerLauncher:
         self.removals = [each for each in self.removals if each.poll() is None]
 
     def why_not(self) -> str:
-        """What the engine says, which the box itself had to keep quiet about."""
+        """Return what the engine says, which the box itself had to keep quiet about."""
         test = [*self.words(f"fugu-{secrets.token_hex(8)}", Limits(), 16), "python3", "-c", "pass"]
         try:
             out = subprocess.run(
@@ -112,7 +112,7 @@ class ContainerLauncher:
         return f" ({' '.join(out.stderr.split())[-300:]}{hint})"
 
     def close(self) -> None:
-        """Whatever still runs under our label is removed."""
+        """Remove what still runs under our label."""
         try:
             listing = self._engine("ps", "--all", "--quiet", "--filter", f"label={self.label}", stdout=subprocess.PIPE)
             left = listing.communicate(timeout=20)[0].split()

@@ -1,4 +1,4 @@
-"""What goes into a sandbox and what comes out: ``Program`` -> ``Outcome``, and what a ``Backend`` has to offer.
+"""Define what goes into a sandbox and what comes out: ``Program`` -> ``Outcome``, and what a ``Backend`` has to offer.
 
 Everything in an ``Outcome`` that the program could have written (stdout, stderr, results, and the wording of ``detail``) is untrusted
 data. Status, exit code, signal and times come from the kernel and from our own code.
@@ -26,7 +26,7 @@ Profile = Literal["compute", "program"]
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one execution may use."""
+    """Limits of one execution."""
 
     cpu_s: float = 2.0
     """seconds of CPU time"""
@@ -72,7 +72,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What to run.
+    """A program to run, with its input and its calls.
 
     Without calls, ``source`` runs as ``__main__`` with ``stdin``. With calls it is executed first, then its functions are called one
     after the other; the arguments of a call arrive when the one before has been answered.
@@ -104,7 +104,7 @@ class Program:
                 raise ConfigError("partner.calls must name the functions that the test code may call, e.g. (Call('solve'),)")
 
     def too_large(self) -> str | None:
-        """What of it exceeds its limits, or None."""
+        """Return what of it exceeds its limits, or None."""
         sizes = [("source", len(self.source), self.limits.source_kb), ("stdin", len(self.stdin), self.limits.stdin_kb)]
         sizes += [("arguments", len(call.args), self.limits.stdin_kb) for call in self.calls]
         for what, size, most in sizes:
@@ -115,7 +115,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Isolation:
-    """How well a program was kept apart: 3 namespaces, 2 Landlock, 1 seccomp, 0 nothing but limits."""
+    """The degree to which a program was kept apart: 3 namespaces, 2 Landlock, 1 seccomp, 0 nothing but limits."""
 
     level: int
     missing: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ class Isolation:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a program."""
+    """The outcome of a program."""
 
     status: Status
     detail: str = ""
@@ -154,7 +154,7 @@ class Backend(Protocol):
 
     @property
     def room(self) -> int:
-        """How many more programs ``submit`` takes now."""
+        """Return how many more programs ``submit`` takes now."""
         ...
 
     def submit(self, ticket: int, program: Program) -> None:
@@ -162,15 +162,15 @@ class Backend(Protocol):
         ...
 
     def collect(self, timeout: float | None) -> list[tuple[int, Outcome]]:
-        """What has finished; waits up to ``timeout`` seconds (None: as long as it takes) if nothing has and something is running."""
+        """Return what has finished. If nothing has and something is running, wait up to ``timeout`` seconds (None: for ever)."""
         ...
 
     def fileno(self) -> int:
-        """Readable when ``collect(0)`` may have something to do."""
+        """Return a descriptor that is readable when ``collect(0)`` may have something to do."""
         ...
 
     def alive(self) -> bool:
-        """Whether it can run programs. Never raises."""
+        """Return True if it can run programs. Never raises."""
         ...
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ class Backend(Protocol):
 
 
 def printable(text: bytes | str, most: int = 200) -> str:
-    """One line of at most ``most`` characters that no terminal, log or format string takes for anything but text."""
+    """Return one line of at most ``most`` characters that no terminal, log or format string takes for anything but text."""
     if isinstance(text, bytes):
         text = text[: 4 * most].decode("utf-8", "replace")
     return "".join(_shown(text[:most])) + ("..." if len(text) > most else "")

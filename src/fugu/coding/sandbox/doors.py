@@ -1,4 +1,4 @@
-"""What a zygote prepares once for all its children: which doors they will lock, and how."""
+"""Prepare in the zygote, once for all its children, the doors they will lock."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ from fugu.coding.sandbox.execution import Execution
 
 
 def outcome(execution: Execution, **about: Any) -> Outcome:
-    """Of a program that is one process."""
+    """Return the outcome of a program that is one process."""
     status, detail = judge(execution, _apart(about))
     return Outcome(status=status, detail=detail, results=tuple(execution.results), **facts(execution), **about)
 
 
 def pair_outcome(tests: Execution, agent: Execution, agent_first: bool, **about: Any) -> Outcome:
-    """Of test code and the agent's program: facts are the agent's; the verdict is the tests', if they came to one."""
+    """Return the outcome of test code and the agent's program: facts are the agent's, the verdict the tests', if they reached one."""
     if agent_first or agent.setup_error or agent.problem is not None:
         status, detail = judge(agent, _apart(about))
         if status == "ok":
@@ -57,8 +57,8 @@ def facts(execution: Execution) -> dict[str, Any]:
 
 
 def judge(execution: Execution, apart: bool) -> tuple[Status, str]:
-    """``apart``: it was the first process of a namespace, which nothing inside can kill, itself included; nor may it set the limit
-    at which the kernel would (``seccomp``)."""
+    """Judge how it ended. ``apart``: it was the first process of a namespace, which nothing inside can kill, itself included; nor
+    may it set the limit at which the kernel would (``seccomp``)."""
     report, limits = execution.report, execution.program.limits
     assert report is not None
     if report.why == wire.NOT_STARTED:
@@ -110,7 +110,7 @@ def _by_signal(number: int, large: bool) -> tuple[Status, str]:
 
 
 def _last_line(execution: Execution) -> str:
-    """Python's last word on stderr is the exception and its message."""
+    """Return Python's last word on stderr: the exception and its message."""
     if execution.err.total > len(execution.err.data):
         return ""
     lines = bytes(execution.err.data[-4096:]).strip().splitlines()

@@ -24,7 +24,7 @@ _CHUNK, _PAGE = 1 << 16, 4096
 
 @dataclass
 class Report:
-    """What the zygote said at the end."""
+    """The zygote's report at the end."""
 
     status: int
     why: int
@@ -35,7 +35,7 @@ class Report:
 
 @dataclass
 class Stream:
-    """What came through a pipe: the beginning is kept, all of it is counted."""
+    """The bytes that came through a pipe: the beginning is kept, all of it is counted."""
 
     descriptor: int
     most: int
@@ -57,7 +57,7 @@ class Stream:
         return True
 
     def is_full(self) -> bool:
-        """Whether there is no room for a page more: who writes waits. How much a pipe holds is the kernel's choice."""
+        """Return True if there is no room for a page more, so that a writer waits. How much a pipe holds is the kernel's choice."""
         (waiting,) = struct.unpack("i", fcntl.ioctl(self.descriptor, termios.FIONREAD, bytes(4)))
         capacity: int = fcntl.fcntl(self.descriptor, fcntl.F_GETPIPE_SZ)
         return bool(waiting >= max(capacity - _PAGE, capacity // 2))
@@ -220,12 +220,12 @@ class Execution:
             self._end("violation", "wrote to the channel of results")
 
     def _wait_began(self) -> None:
-        """It has nothing to do until we answer, unless more is on its way already."""
+        """Note that it has nothing to do until we answer, unless more is on its way already."""
         if not self._asked and not self._last_asked:
             self.heard = time.monotonic()
 
     def ask(self, request: bytes) -> None:
-        """Have a function called: ``request`` is the JSON of a call."""
+        """Ask for a function to be called: ``request`` is the JSON of a call."""
         self._asked += 1
         self.tell(wire.CALL, request)
 
@@ -256,7 +256,7 @@ class Execution:
 
     @property
     def needs_nobody(self) -> bool:
-        """Until it ends, or writes more than fits into pipes: it has all it will ever be told."""
+        """Return True if it has all it will ever be told, until it ends or writes more than fits into pipes."""
         return not self._outgoing and (self.mode == wire.STDIO or self._last_asked)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ def make() -> str:
 
 
 def remove(path: str) -> bool:
-    """Whether it is gone."""
+    """Remove the folder; return True if it is gone."""
     try:
         top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -39,7 +39,7 @@ def remove(path: str) -> bool:
 
 
 def _empty(fd: int, top: int, names: count[int]) -> list[str]:
-    """Unlinks what is in ``fd`` and moves its directories up to ``top``; the names they have there."""
+    """Unlink what is in ``fd`` and move its directories up to ``top``; return the names they have there."""
     moved = []
     for name in os.listdir(fd):
         if stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):

@@ -174,7 +174,7 @@ class ForkBackend:
             self._look_after(now)
 
     def _resume(self) -> None:
-        """What there were no descriptors for, as soon as there are."""
+        """Start what there were no descriptors for, as soon as there are."""
         while self._postponed and len(self._jobs) < (self._most or 1) and any(map(self._takes, self._workers)):
             self.submit(*self._postponed.popleft())
 
@@ -195,7 +195,7 @@ class ForkBackend:
             self._sync(execution)
 
     def _sync(self, execution: Execution) -> None:
-        """What was just read may have given this job's processes something to be told that does not fit into a socket's buffer."""
+        """Wait for room to write, too: what was just read may have to be told to this job's processes and fill a socket's buffer."""
         entry = self._jobs.get(execution.number)
         for each in entry[0].executions if entry is not None else ():
             if each.unsent and each.channel.fileno() in self._watched:
@@ -247,7 +247,7 @@ class ForkBackend:
         self._finish(job.ticket, outcome)
 
     def _kept_waiting(self, job: Job, execution: Execution) -> bool:
-        """Whether its time was up while we were away and something in its job had a question to us: then it was not slow, we were.
+        """Return True if its time was up while we were away and something in its job had a question to us: then we were slow, not it.
 
         When it began is not known here, only that it was not before it was submitted."""
         assert execution.report is not None
@@ -314,7 +314,7 @@ class ForkBackend:
         worker.close(grace=grace)
 
     def _lose(self, worker: Worker, why: str) -> None:
-        """A worker that is dead or as good as: its jobs are internal errors, another takes its place."""
+        """Replace a worker that is dead or as good as dead; its jobs are internal errors."""
         jobs = {}
         for number, (job, its) in list(self._jobs.items()):
             if its is worker:

@@ -19,7 +19,7 @@ from fugu.coding.sandbox.contract import Program, Status
 
 
 def question(program: Program, mark: str) -> dict[str, Any]:
-    """The body of a request."""
+    """Return the body of a request."""
     try:
         code = program.source.decode() if not program.calls else driver(program, mark)
     except UnicodeDecodeError:  # the text of a request is; what Python makes of other bytes has to be found out over there
@@ -37,7 +37,7 @@ def question(program: Program, mark: str) -> dict[str, Any]:
 
 
 def driver(program: Program, mark: str) -> str:
-    """Python that runs the program, makes its calls, and writes each result on a line of its own that begins with ``mark``."""
+    """Return Python that runs the program, makes its calls, and writes each result on a line of its own that begins with ``mark``."""
     calls = [(call.function, call.args.decode("utf-8", "replace")) for call in program.calls]
     source = base64.b64encode(program.source).decode()
     text = Path(values.__file__).read_text()
@@ -53,7 +53,7 @@ for function, arguments in {calls!r}:
 
 
 def split_results(stdout: bytes, mark: str, program: Program) -> tuple[bytes, tuple[bytes, ...]]:
-    """What the program wrote, and what it returned."""
+    """Split off what the program wrote from what it returned."""
     start = f"\n{mark} ".encode()
     written, *rest = stdout.split(start)
     results = []
@@ -66,7 +66,7 @@ def split_results(stdout: bytes, mark: str, program: Program) -> tuple[bytes, tu
 
 
 def understood(answer: bytes) -> dict[str, Any] | None:
-    """The fields of an answer, each of the type it should have; None for anything else."""
+    """Return the fields of an answer, each of the type it should have; None for anything else."""
     try:
         told = json.loads(answer)
         run = told.get("run_result") or {}

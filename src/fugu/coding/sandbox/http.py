@@ -85,7 +85,7 @@ class HttpBackend:
         return not self.closed
 
     def close(self) -> None:
-        """Requests under way are broken off."""
+        """Break off requests under way."""
         if self.closed:
             return
         self.closed = True
@@ -105,7 +105,7 @@ class HttpBackend:
                 outcome = self._run(program)
             except Exception as error:  # whatever a hostile answer brought about, it is not the program's
                 outcome = self._internal(f"{type(error).__name__}: {error}")
-            os.write(self.ring, b"1")  # first, so that whoever takes the answer finds its byte
+            os.write(self.ring, b"1")  # first, so that the reader of the answer finds its byte
             self.answered.put((ticket, outcome))
 
     def _run(self, program: Program) -> Outcome:

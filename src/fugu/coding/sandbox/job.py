@@ -31,7 +31,7 @@ class Job:
             raise
 
     def outcome(self, **about: Any) -> Outcome:
-        """When all have ended."""
+        """Return the outcome, when all have ended."""
         if len(self.executions) == 1:
             return ending.outcome(self.executions[0], **about)
         tests, agent = self.executions
@@ -39,7 +39,7 @@ class Job:
 
 
 def _introduce(tests: Execution, agent: Execution) -> None:
-    """Calls of the test code go to the agent's process and its answers back, as bytes. One call at a time, since the caller waits."""
+    """Send calls of the test code to the agent's process, and its answers back, as bytes; one at a time, as the caller waits."""
     waiting: list[bytes] = []
 
     def from_tests(kind: int, payload: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What Python's standard library does not offer of Linux: namespaces, mounts, capabilities, prctl. Every failure is an OSError.
+"""Offer what Python's standard library lacks of Linux: namespaces, mounts, capabilities, prctl. Every failure is an OSError.
 
 Standard library only: this runs in the zygote, which imports nothing else.
 """
@@ -29,7 +29,7 @@ _NUMBERS = numbers(os.uname().machine) or {}
 
 
 class _Ctypes:
-    """What the compiled module offers, where it was not compiled; and calls by their names in the C library, on machines whose numbers
+    """The compiled module's functions, where it was not compiled; and calls by their names in the C library, on machines whose numbers
     we do not know."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ def use(native: Any) -> None:
 
 
 def syscall(name: str, *arguments: int | bytes | None) -> int:
-    """A call by its name. Of bytes the kernel gets the address; they end with a zero."""
+    """Make a system call by its name. Of bytes the kernel gets the address; they end with a zero."""
     try:
         result: int = _calls.syscall(_NUMBERS[name], *arguments) if _NUMBERS else _calls.call(name, *arguments)
     except OSError as error:
@@ -75,7 +75,7 @@ def syscall(name: str, *arguments: int | bytes | None) -> int:
 
 
 def address(data: bytes) -> int:
-    """Where ``data`` is, for structures that point to others. It has to be kept until they were used."""
+    """Return where ``data`` is, for structures that point to others. It has to be kept until they were used."""
     where: int = _calls.address(data)
     return where
 
@@ -119,7 +119,7 @@ def pivot_into(directory: str) -> None:
 
 
 def drop_capabilities() -> None:
-    """None are left.
+    """Drop all capabilities.
 
     The bounding set is left alone: with no_new_privs, no uid 0 and locked securebits nothing can be gained through it, and emptying it
     takes forty calls per execution.
@@ -136,7 +136,7 @@ def close_from(first: int) -> None:
 
 
 def map_ids(process: int, inside: int, user: int, group: int) -> None:
-    """In a user namespace just entered: ``user`` and ``group`` of outside are ``inside`` here, and there are no others.
+    """Map, in a user namespace just entered, ``user`` and ``group`` of outside to ``inside``; there are no others.
 
     ``process`` is an open /proc/self, since the new root has no /proc.
     """

@@ -22,12 +22,12 @@ _BIND_AND_CONNECT_TCP = 3
 
 
 def version() -> int:
-    """Of Landlock here; an OSError where there is none."""
+    """Return Landlock's version here; raise OSError where there is none."""
     return kernel.syscall("landlock_create_ruleset", None, 0, 1)
 
 
 def handled(abi: int) -> int:
-    """The rights that version ``abi`` can withhold."""
+    """Return the rights that version ``abi`` can withhold."""
     rights = _FIRST
     for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEVICE)):
         if abi >= since:
@@ -36,7 +36,7 @@ def handled(abi: int) -> int:
 
 
 def restrict(abi: int, readable: list[int], writable: list[int], *, execute: bool) -> None:
-    """From now on this process reads what is below ``readable``, does anything below ``writable``, and nothing else.
+    """Let this process from now on read what is below ``readable``, do anything below ``writable``, and nothing else.
 
     Both are descriptors (O_PATH will do). Needs no_new_privs.
     """
@@ -58,7 +58,7 @@ def restrict(abi: int, readable: list[int], writable: list[int], *, execute: boo
 
 
 def readable_rights(descriptor: int, execute: bool) -> int:
-    """What reading needs, of a file or a directory. /dev/null may be written to as well: programs throw things away."""
+    """Return the rights reading needs, of a file or a directory. /dev/null may be written to as well: programs throw things away."""
     rights = _READ | (_EXECUTE if execute else 0)
     if os.fstat(descriptor).st_rdev == os.makedev(1, 3):
         rights |= _WRITE_FILE | _TRUNCATE

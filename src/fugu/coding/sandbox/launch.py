@@ -1,5 +1,5 @@
-"""What a backend that starts a process per program has to bring (``Launcher``), and a job in its boxes: one program, or test code and
-the program it asks.
+"""Define what a backend that starts a process per program has to bring (``Launcher``), and a job in its boxes: one program, or
+test code and the program it asks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Launcher(Protocol):
     """what these boxes do not give, by the names of ``protections``, and why"""
 
     def start(self, program: Program) -> Start:
-        """The command for one box. OSError if it cannot be made."""
+        """Return the command for one box. OSError if it cannot be made."""
         ...
 
     def kill(self, start: Start) -> None:
@@ -35,11 +35,11 @@ class Launcher(Protocol):
         ...
 
     def why_not(self) -> str:
-        """More words on why no box could be made, or none."""
+        """Return more words on why no box could be made, or none."""
         ...
 
     def close(self) -> None:
-        """There will be no more boxes."""
+        """Close what is kept open for boxes: there will be no more of them."""
         ...
 
 
@@ -48,7 +48,7 @@ FIXED = {"PYTHONHASHSEED": "0"}
 
 
 def interpreter(python: str) -> list[str]:
-    """A command that runs the runner without needing a file in the box."""
+    """Return a command that runs the runner without needing a file in the box."""
     text = Path(values.__file__).read_text() + Path(runner.__file__).read_text().replace(
         "from fugu.coding.sandbox.values import decode, encode\n", ""
     )
@@ -88,7 +88,7 @@ class Job:
             self.boxes[0].send(b"E")
 
     def advance(self) -> None:
-        """Whatever the boxes have said since leads to what they are told now."""
+        """Read what the boxes have said since, and tell them what follows from it."""
         first = self.boxes[0]
         if self.program.partner is None:
             if len(first.results) == self.sent and self.program.calls and first.begun and not first.finished:

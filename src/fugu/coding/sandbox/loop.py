@@ -55,7 +55,7 @@ class Server:
         self.running: dict[int, _Running] = {}  # by pid
 
     def serve(self) -> NoReturn:
-        """Until ``control`` closes."""
+        """Serve until ``control`` closes."""
         wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
@@ -171,7 +171,7 @@ class Server:
         self.control.send(wire.REPORT.pack(wire.DONE, execution, status, why, cpu_s, wall_s, memory_mb, own_mb))
 
     def _end_overdue(self) -> float | None:
-        """Seconds until something may be overdue again."""
+        """End what is overdue; return the seconds until something may be overdue again."""
         now = time.monotonic()
         left = _YOUNG_S if self.line else None
         for pid, each in self.running.items():
@@ -189,7 +189,7 @@ class Server:
         return left
 
     def _kill(self, pid: int, why: int) -> None:
-        """Asynchronous: a fork bomb takes a while to die, and ``_reap`` will see it."""
+        """Kill a process, asynchronously: a fork bomb takes a while to die, and ``_reap`` will see it."""
         each = self.running[pid]
         if each.why == wire.BY_ITSELF:
             each.why, each.next = why, time.monotonic() + _UNKILLABLE_S
@@ -209,7 +209,7 @@ def _close(descriptors: array.array[int]) -> None:
 
 
 def _cpu_time(pid: int) -> float:
-    """Seconds of CPU that a process has used: every process has such a clock, numbered by its pid."""
+    """Return the seconds of CPU that a process has used: every process has such a clock, numbered by its pid."""
     try:
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:
@@ -224,7 +224,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _sweep(pid: int, running: dict[int, _Running]) -> None:
-    """Without a pid namespace: what the execution left behind. Its orphans are ours now, since we are their subreaper."""
+    """Kill what an execution without a pid namespace left behind. Its orphans are ours now, since we are their subreaper."""
     _kill_group(pid)
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:

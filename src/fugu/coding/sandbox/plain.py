@@ -1,5 +1,5 @@
-"""Backend ``subprocess``: a process per program with resource limits, and nothing that keeps it apart. Level 0: the program runs with
-the rights of whoever started it. For systems that offer nothing better, and for programs one trusts; it has to be asked for by name.
+"""Backend ``subprocess``: a process per program with resource limits, and nothing that keeps it apart. Level 0: the program runs with the
+rights of the user who started it. For systems that offer nothing better, and for programs one trusts; it has to be asked for by name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PlainLauncher:
         return Start(self.command, folder=folder.make(), environment=FIXED)
 
     def kill(self, start: Start) -> None:
-        """Ending its process group is all there is."""
+        """Kill its process group, which is all there is."""
 
     def clear(self, start: Start) -> None:
         if start.folder is not None:
@@ -39,7 +39,7 @@ class PlainLauncher:
         return ""
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: nothing is kept open."""
 
 
 def open_plain(config: SandboxConfig) -> SpawnBackend:

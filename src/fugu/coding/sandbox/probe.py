@@ -1,4 +1,4 @@
-"""What this machine allows, found by trial: the level of isolation, what is missing, and how to get it."""
+"""Find out by trial what this machine allows: the level of isolation, what is missing, and how to get it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IMPLIED = {"namespaces": ("mounts", "process_limit")}
 
 @dataclass(frozen=True)
 class Report:
-    """What was found; ``missing``: feature -> why it does not work."""
+    """The findings; ``missing``: feature -> why it does not work."""
 
     missing: dict[str, str]
 
@@ -44,7 +44,7 @@ class Report:
         return sum(bit for name, bit in wire.PLAN.items() if name not in self.missing)
 
     def remedies(self) -> dict[str, str]:
-        """For each missing feature what to do about it."""
+        """Return for each missing feature what to do about it."""
         return {name: _remedy(name) for name in self.missing}
 
 
@@ -54,7 +54,7 @@ def examine(pretend_missing: tuple[str, ...] = (), python: str | None = None) ->
 
 
 def require(config: SandboxConfig) -> Report:
-    """What the machine allows, or a SandboxError where that is less than ``config`` asks for."""
+    """Return what the machine allows, or raise SandboxError where that is less than ``config`` asks for."""
     report = examine(config.pretend_missing, config.python)
     allowed = set(config.allow)
     for name in config.allow:

@@ -1,4 +1,4 @@
-"""What happens behind the last door: the program is read and run, its functions are called, or it is test code that calls others.
+"""Run what is behind the last door: the program is read and run, its functions are called, or it is test code that calls others.
 
 Up to ``READY`` all code is ours and an error is ours too (``SETUP_FAILED``: the program never ran, and its outcome is an internal
 error). From then on nothing this process says is believed, and nothing it can reach is worth having.
@@ -27,7 +27,7 @@ _SETUP_EXIT = 70
 
 
 def begin(order: Order, source_size: int, names_size: int) -> NoReturn:
-    """Behind the last door: read the program and run it."""
+    """Read the program and run it, behind the last door."""
     try:
         source = wire.read_exactly(CHANNEL, source_size)
         names = wire.read_exactly(CHANNEL, names_size)
@@ -55,7 +55,7 @@ _seed = _random.Random.seed.__get__(random._inst)
 
 
 def hooks() -> tuple[Any, ...]:
-    """What ``native/sandbox_child.c`` does of ``begin`` it does with these, in its order."""
+    """Return what ``native/sandbox_child.c`` needs for its part of ``begin``, in its order."""
     return (
         _seed,
         *(compile, NAME, "exec", 0, True),
@@ -90,7 +90,7 @@ def rehearse() -> None:
 
 
 def fresh_interpreter(private_tmp: bool) -> None:
-    """As if Python had just started: nothing of ours among the modules, new streams, a new ``__main__``.
+    """Make this interpreter as if it had just started: nothing of ours among the modules, new streams, a new ``__main__``.
 
     Done once in the zygote. The streams are made over pipes, as which they then know themselves, whatever a child puts in their place.
     """
@@ -116,7 +116,7 @@ def _stream(descriptor: int, mode: str, errors: str, buffering: int = -1) -> Any
 
 
 def give_up(error: BaseException) -> NoReturn:
-    """The program never ran, and that is our fault."""
+    """Report that the program never ran, which is our fault."""
     try:
         text = f"{type(error).__name__}: {error}"
         wire.write_all(CHANNEL, wire.frame(wire.SETUP_FAILED, text.encode("utf-8", "replace")[:500]))
@@ -136,7 +136,7 @@ def _execute(source: bytes, main: ModuleType) -> int | None:
 
 
 def failed(error: BaseException, source: bytes) -> int:
-    """The exit code of a program that ``error`` ended."""
+    """Return the exit code of a program that ``error`` ended."""
     try:
         if isinstance(error, SystemExit):
             return _exit_code(error)
@@ -156,7 +156,7 @@ def _exit_code(stop: SystemExit) -> int:
 
 
 def _show(error: BaseException, source: bytes) -> None:
-    """The traceback as Python prints it, with the program's lines."""
+    """Print the traceback as Python does, with the program's lines."""
     linecache.cache[NAME] = (len(source), None, source.decode("utf-8", "replace").splitlines(keepends=True), NAME)
     traceback.print_exception(error)
 

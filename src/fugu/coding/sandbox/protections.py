@@ -1,4 +1,4 @@
-"""What a sandbox protects from, by name, and what of it a given backend does not give here. Data for ``fugu sandbox`` and for
+"""List what a sandbox protects from, by name, and what of it a given backend does not give here. Data for ``fugu sandbox`` and for
 the conformance suite, in which a case whose protection is missing is reported as not provided.
 """
 
@@ -48,12 +48,12 @@ BY: dict[str, frozenset[str]] = {
 
 
 def gaps(backend: Backend) -> dict[str, str]:
-    """Protection -> why ``backend`` does not give it. Empty at its best."""
+    """Return by protection why ``backend`` does not give it. Empty at its best."""
     return {**without(backend.isolation.missing), **getattr(backend, "gaps", {})}
 
 
 def without(missing: Collection[str]) -> dict[str, str]:
-    """Protection -> why it is not given where these features are missing."""
+    """Return by protection why it is not given where these features are missing."""
     absent = set(missing) & set(FEATURES)
     if "process_limit" in absent and "namespaces" not in absent:  # then programs may start some, and nobody counts
         absent.add("processes")

@@ -25,7 +25,7 @@ class Layout(NamedTuple):
 
 
 def layout() -> Layout:
-    """Found out in a process of its own: the modules that know it would be in the memory that every fork copies."""
+    """Ask a process of its own for the layout: the modules that know it would be in the memory that every fork copies."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -99,7 +99,7 @@ def build(layout: Layout) -> None:
 
 
 def private_tmp(disk_bytes: int, *, executable: bool) -> None:
-    """A fresh /tmp for this execution alone; it is gone with its mount namespace."""
+    """Mount a fresh /tmp for this execution alone; it is gone with its mount namespace."""
     flags = kernel.MS_NOSUID | kernel.MS_NODEV | (0 if executable else kernel.MS_NOEXEC)
     kernel.mount("tmpfs", "/tmp", "tmpfs", flags, f"mode=700,size={disk_bytes},nr_inodes=256")
     os.chdir("/tmp")

@@ -1,4 +1,4 @@
-"""What runs inside a box of the backends that start a process per program (``spawn``): a small parent, and the program as its child.
+"""Run inside a box of the backends that start a process per program (``spawn``): a small parent, and the program as its child.
 
 It is sent as text (``python -c``) together with ``values``, so it needs nothing of fugu in the box, only the standard library. It
 speaks over its own standard streams, since a container has no others: frames of ``<IB`` (length, kind) and the payload.
@@ -98,7 +98,7 @@ class Watch:
         }
 
     def patience(self) -> float:
-        """Seconds until there is something to check; past the limits, the program is killed."""
+        """Return the seconds until there is something to check; past the limits, kill the program."""
         wall = self.header["wall_s"] - (time.monotonic() - self.begun)
         try:
             cpu = self.header["cpu_s"] - time.clock_gettime((~self.child << 3) | 2)  # its CPU clock, see clock_getcpuclockid(3)
@@ -194,20 +194,20 @@ class Watch:
 
 
 def harden() -> None:
-    """Keeps the program out of this process's memory and descriptors, where the kernel can."""
+    """Keep the program out of this process's memory and descriptors, where the kernel can."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
 
 
 def end_the_rest(alone: bool) -> None:
-    """In a pid namespace of its own this process is alone with what the program left: it ends everyone it can see."""
+    """End everyone in sight: in a pid namespace of its own this process is alone with what the program left."""
     if alone and os.getpid() <= 2:  # 2 under bwrap's own process; anything else would be a mistake with everyone's processes
         with contextlib.suppress(OSError):
             os.kill(-1, signal.SIGKILL)
 
 
 def run(header: dict, source: bytes) -> int:
-    """The child's part: the program and its calls. Returns only by ending the process."""
+    """Run the child's part: the program and its calls. Returns only by ending the process."""
     code = 1
     try:
         code = execute(header, source)
@@ -242,7 +242,7 @@ def enter(header: dict) -> None:
 
 
 def install_filter(code: bytes) -> None:
-    """The system calls it may make, see ``seccomp``; for good."""
+    """Limit, for good, the system calls it may make: see ``seccomp``."""
     libc = ctypes.CDLL(None)
     buffer = ctypes.create_string_buffer(code, len(code))
     program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer)))
@@ -288,7 +288,7 @@ def ask(name: str) -> object:
 
 
 def report(error: BaseException) -> None:
-    """As an interpreter would: the traceback from the program's first line on."""
+    """Print the traceback from the program's first line on, as an interpreter would."""
     place = error.__traceback__
     while place is not None and place.tb_frame.f_code.co_filename != "<program>":
         place = place.tb_next
@@ -306,7 +306,7 @@ def report(error: BaseException) -> None:
 
 
 def finish() -> None:
-    """What an interpreter does when its program ends."""
+    """Do what an interpreter does when its program ends."""
     for step in (getattr(threading, "_shutdown", None), getattr(atexit, "_run_exitfuncs", None)):
         try:
             if step is not None:
@@ -319,7 +319,7 @@ def finish() -> None:
 
 
 def read_frame(fd: int) -> "tuple[bytes, bytes]":
-    """(kind, payload), or two empty ones at the end of the stream."""
+    """Read (kind, payload), or two empty ones at the end of the stream."""
     head = read_exactly(fd, HEAD.size)
     if len(head) < HEAD.size:
         return b"", b""

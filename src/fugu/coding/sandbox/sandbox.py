@@ -1,4 +1,4 @@
-"""What the user holds: programs in, outcomes out, in whatever order they finish.
+"""Run programs for the user: programs in, outcomes out, in whatever order they finish.
 
 ``Sandbox`` opens a backend (or refuses, where that would keep programs apart less well than was asked for), queues what it has no room
 for, tries internal errors again, and runs a program that it has seen before only once where that is allowed.
@@ -35,7 +35,7 @@ KEPT_BYTES = 256 << 20
 
 
 def open_backend(config: SandboxConfig) -> Backend:
-    """The backend that ``config`` names, at the level it asks for or not at all."""
+    """Open the backend that ``config`` names, at the level it asks for or not at all."""
     module, opener = _BACKENDS[config.backend]
     backend: Backend = getattr(importlib.import_module(f"{__package__}.{module}"), opener)(config)
     return backend
@@ -43,7 +43,7 @@ def open_backend(config: SandboxConfig) -> Backend:
 
 @dataclass
 class Counts:
-    """What has happened so far."""
+    """Counts of what has happened so far."""
 
     executions: int = 0
     retries: int = 0
@@ -89,11 +89,11 @@ class Sandbox:
 
     @property
     def pending(self) -> int:
-        """Programs whose outcome has not been collected."""
+        """Count the programs whose outcome has not been collected."""
         return self._pending
 
     def submit(self, program: Program) -> int:
-        """Queue ``program``; its ticket. Starts it at once where there is room, and never waits."""
+        """Queue ``program`` and return its ticket. Starts it at once where there is room, and never waits."""
         if self._closed:
             raise SandboxError("the sandbox is closed")
         if len(self._waiting) >= self.config.queue:
@@ -117,7 +117,7 @@ class Sandbox:
         return ticket
 
     def collect(self, timeout: float | None = None) -> list[tuple[int, Outcome]]:
-        """What has finished, at least one unless ``timeout`` seconds pass or nothing is under way."""
+        """Return what has finished, at least one unless ``timeout`` seconds pass or nothing is under way."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             self._feed()
@@ -135,7 +135,7 @@ class Sandbox:
                 return []
 
     def run(self, programs: Iterable[Program]) -> list[Outcome]:
-        """The outcomes of ``programs``, in their order."""
+        """Return the outcomes of ``programs``, in their order."""
         tickets = [self.submit(program) for program in programs]
         wanted = set(tickets)
         found: dict[int, Outcome] = {}
@@ -151,7 +151,7 @@ class Sandbox:
         return [found[ticket] for ticket in tickets]
 
     def fileno(self) -> int:
-        """Readable when ``collect(0)`` may have something."""
+        """Return a descriptor that is readable when ``collect(0)`` may have something."""
         return self.backend.fileno()
 
     def alive(self) -> bool:
@@ -206,7 +206,7 @@ class Sandbox:
 
 
 def _will_be_the_same(program: Program, outcome: Outcome) -> bool:
-    """Not what befell it because the machine had much to do: no CPU for it in time, or no memory."""
+    """Return False for what befell it because the machine had much to do: no CPU for it in time, or no memory."""
     if outcome.status == "time_limit":
         return outcome.cpu_s >= program.limits.cpu_s
     killed = outcome.signal == signal.SIGKILL and outcome.status in ("runtime_error", "memory_limit")
@@ -214,7 +214,7 @@ def _will_be_the_same(program: Program, outcome: Outcome) -> bool:
 
 
 def _size(program: Program, outcome: Outcome) -> int:
-    """Bytes, about."""
+    """Return about how many bytes both take."""
     texts = [program.source, program.stdin, outcome.stdout, outcome.stderr, *outcome.results]
     texts += [call.args for call in program.calls] + ([] if program.partner is None else [program.partner.source])
     return sum(map(len, texts))

@@ -82,7 +82,7 @@ _LIMIT_OF_CPU = 0
 
 
 def filter_for(profile: str, *, signals: bool = True, writing: bool = True) -> bytes | None:
-    """The filter as the kernel takes it, or None on a machine whose calls we do not know.
+    """Return the filter as the kernel takes it, or None on a machine whose calls we do not know.
 
     Without ``signals`` the program can send none, for where no namespace keeps it from reaching others. Without ``writing`` it opens no
     file for writing, for where nothing else stops that.
@@ -127,7 +127,7 @@ def install(code: bytes) -> None:
 
 
 def _read_only(known: dict[str, int]) -> dict[str, list[bytes]]:
-    """open and openat for reading only; every other call that changes a file refused."""
+    """Allow open and openat for reading only; refuse every other call that changes a file."""
     flags = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
     changing = """
     openat2 creat truncate mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 link linkat symlink symlinkat mknod mknodat
@@ -138,7 +138,7 @@ def _read_only(known: dict[str, int]) -> dict[str, list[bytes]]:
 
 
 def _ranges(actions: dict[int, list[bytes]]) -> list[tuple[int, list[bytes]]]:
-    """(first number, code), each valid up to the next; numbers we do not know get ENOSYS."""
+    """Return (first number, code), each valid up to the next; numbers we do not know get ENOSYS."""
     ranges: list[tuple[int, list[bytes]]] = []
     for number in range(max(actions) + 2):
         code = actions.get(number, [_returns(_UNKNOWN)])
@@ -148,12 +148,12 @@ def _ranges(actions: dict[int, list[bytes]]) -> list[tuple[int, list[bytes]]]:
 
 
 def _search(ranges: list[tuple[int, list[bytes]]]) -> list[bytes]:
-    """A tree of comparisons whose leaves are the ranges; those that only return share their returns, which come last."""
+    """Build a tree of comparisons whose leaves are the ranges; those that only return share their returns, which come last."""
     answers = sorted({code[0] for _, code in ranges if len(code) == 1})
     tree: list[tuple[int, bytes | int, bytes | int] | bytes] = []  # (number, where to go at and above it, and below); or code
 
     def place(part: list[tuple[int, list[bytes]]]) -> bytes | int:
-        """Puts ``part`` next; where it is, or its answer."""
+        """Put ``part`` next; return where it is, or its answer."""
         here, (_, code) = len(tree), part[0]
         if len(part) == 1:
             tree.extend(code if len(code) > 1 else ())
@@ -192,8 +192,9 @@ def _without_bits(argument: int, bits: int) -> list[bytes]:
 
 
 def _own_limits() -> list[bytes]:
-    """Limits of the caller itself, to be read, and all but one to be set: at that on CPU time (of which none at all may be left) the
-    kernel kills as somebody outside would, and who was killed from outside is not scored. Whom, which, to what (a pointer)."""
+    """Allow limits of the caller itself to be read, and all but one to be set: at that on CPU time (of which none at all may be
+    left) the kernel kills as somebody outside would, and a program killed from outside is not scored. The arguments: whom, which,
+    to what (a pointer)."""
     return [
         *(_argument(0), _jump(_JUMP_EQUAL, 0, 0, 6)),
         *(_argument(1), _jump(_JUMP_EQUAL, _LIMIT_OF_CPU, 0, 5)),

@@ -67,7 +67,7 @@ LEAVE = "open('fugu-left', 'w').close()"
 
 
 def attempts(sandbox: Sandbox, names: dict[str, str]) -> Iterator[Result]:
-    """All of them. ``names`` are those of the ``surroundings`` in which ``sandbox`` was opened, so that there was something to leak."""
+    """Make all attempts. ``names`` are those of the ``surroundings`` in which ``sandbox`` was opened, so that something could leak."""
     missing = gaps(sandbox.backend)
     sandbox.run([_program(LEAVE, names)])
     tried = [attempt for attempt in ATTEMPTS if attempt.protection not in missing]
@@ -93,7 +93,7 @@ def _program(code: str, names: dict[str, str]) -> Program:
 
 @contextmanager
 def surroundings() -> Iterator[dict[str, str]]:
-    """Something to find: a file, a folder anyone may write to, a port, an open descriptor, a variable of the environment."""
+    """Provide something to find: a file, a folder anyone may write to, a port, an open descriptor, a variable of the environment."""
     with tempfile.TemporaryDirectory(prefix="fugu-smoke-") as folder, socket.create_server(("127.0.0.1", 0)) as server:
         os.chmod(folder, 0o777)
         secret = os.path.join(folder, "secret")
@@ -116,7 +116,7 @@ def surroundings() -> Iterator[dict[str, str]]:
 
 
 def executions_per_second(sandbox: Sandbox, seconds: float) -> float:
-    """Of a program that does next to nothing, as many at once as there are places."""
+    """Measure a program that does next to nothing, as many at once as there are places."""
     program = Program(source=b"print(int(input()) + 1)", stdin=b"1")
     sandbox.run([program] * 4)
     submitted = done = 0

@@ -53,7 +53,7 @@ class SpawnBackend:
         self._set_alarm()
 
     def trial(self, seconds: float) -> None:
-        """Fails at once where no box can be made here, rather than with every program."""
+        """Try one box, so that where none can be made this fails at once, rather than with every program."""
         self.submit(-1, Program(source=b"print(6 * 7)"))
         until = time.monotonic() + seconds
         while not (done := self.collect(0.5)) and time.monotonic() < until:
@@ -89,7 +89,7 @@ class SpawnBackend:
                 return done
 
     def _patience(self, end: float | None) -> float:
-        """Seconds until the next deadline, at most until ``end``."""
+        """Return the seconds until the next deadline, at most until ``end``."""
         until = min(job.deadline for job in self.running.values())
         return max(0.0, (until if end is None else min(until, end)) - time.monotonic())
 
@@ -114,7 +114,7 @@ class SpawnBackend:
             box.writing = wanted
 
     def _leave(self, box: Box) -> None:
-        """Nothing more comes from it: it has ended, or it speaks nonsense and is ended."""
+        """Leave a box from which nothing more comes: it has ended, or it speaks nonsense and is ended."""
         self.selector.unregister(box.output)
         if box.writing:
             self.selector.unregister(box.input)

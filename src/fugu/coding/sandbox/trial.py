@@ -32,7 +32,7 @@ def main(pretend_missing: str) -> None:
 
 
 def _in_child(trial: Callable[[], None]) -> str:
-    """What ``trial`` says to be wrong, or that it took too long."""
+    """Return what ``trial`` says to be wrong, or that it took too long."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

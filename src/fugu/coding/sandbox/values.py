@@ -16,12 +16,12 @@ DEPTH = 64
 
 
 def encode(value: Any) -> bytes:
-    """``value`` as JSON text; ValueError where it has no such form."""
+    """Return ``value`` as JSON text; ValueError where it has no such form."""
     return json.dumps(to_plain(value), separators=(",", ":")).encode()
 
 
 def decode(data: bytes) -> Any:
-    """The value that ``data`` stands for; ValueError if it is not what ``encode`` writes, however hostile it is."""
+    """Return the value that ``data`` stands for; ValueError if it is not what ``encode`` writes, however hostile it is."""
     try:
         return from_plain(json.loads(data))
     except RecursionError:
@@ -29,7 +29,7 @@ def decode(data: bytes) -> Any:
 
 
 def to_plain(value: Any, depth: int = DEPTH) -> Any:
-    """``value`` as JSON can hold it; ValueError for other types, for what is too deep, and for cycles.
+    """Return ``value`` as JSON can hold it; ValueError for other types, for what is too deep, and for cycles.
 
     An instance of a subclass (a Counter, a namedtuple, an int that claims to equal everything) goes as the data of what it extends.
     """

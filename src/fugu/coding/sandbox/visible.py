@@ -1,4 +1,4 @@
-"""What of the file system an interpreter needs, asked of that interpreter itself: ``bubblewrap`` may run programs with another one."""
+"""Ask an interpreter what of the file system it needs: ``bubblewrap`` may run programs with another one."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Visible:
 
 
 def main() -> None:
-    """Runs in that interpreter, see ``worker.boot``."""
+    """Run in that interpreter: see ``worker.boot``."""
     print(json.dumps([os.path.realpath(sys.executable), *layout()]))
 
 
 def ask(python: str) -> Visible:
-    """OSError or ValueError where it does not answer."""
+    """Ask an interpreter what it can see; OSError or ValueError where it does not answer."""
     from fugu.coding.sandbox.worker import FLAGS, boot
 
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What is said between the manager (our process), a zygote and its children, byte by byte. No pickle, no sizes taken on trust.
+"""Define what is said between the manager (our process), a zygote and its children, byte by byte. No pickle, no sizes taken on trust.
 
 Two conversations. On the *control* socket (SEQPACKET, so that messages keep their borders) manager and zygote speak of executions by
 number; what they say has a fixed size and never contains anything an agent wrote. On the *channel* of an execution the manager speaks
@@ -69,7 +69,7 @@ def frame(kind: int, payload: bytes = b"") -> bytes:
 
 
 def read_exactly(descriptor: int, size: int) -> bytes:
-    """``size`` bytes; EOFError if there are fewer."""
+    """Read ``size`` bytes; EOFError if there are fewer."""
     parts = []
     while size:
         part = os.read(descriptor, min(size, 1 << 20))

@@ -45,12 +45,12 @@ ENVIRONMENT = {"PYTHONHASHSEED": "0", "LD_BIND_NOW": "1"}
 
 
 def boot(module: str, *arguments: str) -> list[str]:
-    """Python's arguments for running ``main`` of one of the modules that need nothing else."""
+    """Return Python's arguments for running ``main`` of one of the modules that need nothing else."""
     return ["-c", _BOOT, PACKAGE, PLACE, module, *arguments]
 
 
 def library() -> str:
-    """Where the compiled loop of a zygote is, which lies beside the compiled core; "" where it was not built."""
+    """Return where the compiled loop of a zygote is, which lies beside the compiled core; "" where it was not built."""
     core = importlib.util.find_spec("fugu._native")
     if core is None or core.origin is None:
         return ""
@@ -111,7 +111,7 @@ class Worker:
             return  # dead or stopped: found out by ``receive`` or by its silence
 
     def receive(self) -> list[Execution]:
-        """Executions that have ended. EOFError when the zygote is gone."""
+        """Return executions that have ended. EOFError when the zygote is gone."""
         ended: list[Execution] = []
         while True:
             try:
@@ -138,7 +138,7 @@ class Worker:
                 ended.append(execution)
 
     def silent(self, now: float, patience: float) -> bool:
-        """Whether a question has been open for longer than ``patience``; asks one if it has been quiet for a second."""
+        """Return True if a question has been open for longer than ``patience``; ask one if it has been quiet for a second."""
         if not self.ready:
             return False
         if self.asked is None and now - self.heard > 1.0 and self.running:

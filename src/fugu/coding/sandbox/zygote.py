@@ -65,7 +65,7 @@ def main(descriptor: str, plan_bits: str, die_with_parent: str, library: str, pr
 
 
 def _load(library: str) -> Any:
-    """The compiled module; None where there is none for this interpreter. (One without the global lock has other objects than the
+    """Load the compiled module; None where there is none for this interpreter. (One without the global lock has other objects than the
     stable interface knows, and would not even notice.)"""
     if not library or "t" in sys.abiflags:
         return None
@@ -79,7 +79,7 @@ def _load(library: str) -> Any:
 
 
 def _fill_memory() -> list[object]:
-    """Objects of every size that Python keeps in pools, enough to fill those that have room.
+    """Make objects of every size that Python keeps in pools, enough to fill those that have room.
 
     Then what a child makes lies in fresh ones, together, not here and there between ours: fewer pages to copy.
     """
@@ -90,7 +90,7 @@ def _fill_memory() -> list[object]:
 
 
 def _keep_free(descriptor: int) -> int:
-    """The control socket, out of the way of the numbers that a child gives to its streams and its channel."""
+    """Move the control socket out of the way of the numbers that a child gives to its streams and its channel."""
     control = kernel.syscall("fcntl", descriptor, _DUPLICATE_CLOSE_ON_EXEC, wire.CHANNEL + 1)
     os.close(descriptor)
     null = os.open("/dev/null", os.O_RDWR)
