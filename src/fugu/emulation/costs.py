@@ -1,5 +1,5 @@
-"""Read what a step costs beside its reward, for environments of Gymnasium's and PettingZoo's kind: numbers in ``info``, under names that
-the environment, or a wrapper around it, lists in an attribute ``costs``.
+"""Read what a step costs beside its reward, for environments of Gymnasium's and PettingZoo's kind: numbers in ``info``, under names
+that the environment, or a wrapper around it, lists in an attribute ``costs``.
 
 ``costs = ("cost",)`` says that ``info["cost"]`` is there after every step. It becomes the column ``cost`` of the rows.
 """

@@ -1,5 +1,5 @@
-"""Backend ``subprocess``: a process per program with resource limits, and nothing that keeps it apart. Level 0: the program runs with the
-rights of the user who started it. For systems that offer nothing better, and for programs one trusts; it has to be asked for by name.
+"""Backend ``subprocess``: a process per program with resource limits, and nothing that keeps it apart. Level 0: the program runs with
+the rights of the user who started it. For systems that offer nothing better, and for programs one trusts; to be asked for by name.
 """
 
 from __future__ import annotations
