@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 import fugu
+from fugu.coding import builtin
+from fugu.coding.task import write_tasks
+from fugu.coding.tokens import END
 from fugu.config import override
-from fugu.envs.coding import builtin
-from fugu.envs.coding.task import write_tasks
-from fugu.envs.coding.tokens import END
 from fugu.presets import preset
 from fugu.trainer.build import make_trainer
 from fugu.trainer.evaluate import evaluate

@@ -28,7 +28,7 @@ import numpy as np
 
 import fugu
 import fugu.envs  # registers fugu/CartPole-v0
-from fugu.emulation.check.actions import action_rows
+from fugu.emulation.actions import action_rows
 from fugu.emulation.native import names
 from harness import Result, Step, alternate, compiled, grouped_ratios, main, rate, rates, ratios, stepping, summaries
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import psutil
 
-from fugu.envs.coding.sandbox import Call, Limits, Program, Sandbox, SandboxConfig
-from fugu.envs.coding.sandbox.worker import FLAGS
+from fugu.coding.sandbox import Call, Limits, Program, Sandbox, SandboxConfig
+from fugu.coding.sandbox.worker import FLAGS
 from harness import Step, alternate, main, rate, rates, ratios, summaries
 
 TRIVIAL = Program(source=b"print(sum(range(10)))")

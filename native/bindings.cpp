@@ -1,4 +1,4 @@
-// Python faces of the native core. Python objects stop here, except in pack.h, whose subject they are.
+// Python faces of the native core. Python objects stop here, except in pack.h and row_writer.h, whose subject they are.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
@@ -10,6 +10,7 @@
 
 #include "control.h"
 #include "pack.h"
+#include "row_writer.h"
 #include "shrink.h"
 
 namespace nb = nanobind;

@@ -10,71 +10,19 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <type_traits>
 #include <vector>
 
+#include "actions.h"
+#include "avx2.h"
 #include "canvas.h"
+#include "engine_api.h"
 #include "env.h"
 #include "world.h"
 
-// A function compiled a second time, for machines with wider vectors than the least. Everything it calls becomes part of it.
-#if defined(__x86_64__) && defined(__GNUC__)
-#define FUGU_AVX2 1
-#define FUGU_FOR_AVX2 __attribute__((target("avx2"), flatten))
-#endif
-
 namespace fugu {
-
-constexpr size_t kBlock = 64;  // worlds whose statistics are summed together; chunks are whole blocks
-
-struct Columns {  // of some worlds; the first row is that of the first of them
-  void* obs = nullptr;
-  float* reward = nullptr;
-  bool *terminated = nullptr, *truncated = nullptr, *first = nullptr, *mask = nullptr;
-  bool* action_mask = nullptr;  // null: the environment offers none
-  float* cost = nullptr;        // null: it has none
-};
-
-struct ParamInfo {
-  const char* name;
-  double value;  // the default
-  bool whole;
-  double low, high;
-};
-
-// An environment and its engine behind plain functions, so that one compiled elsewhere (`fugu build`) can be loaded at run time.
-// Its first member says which version of this struct it was compiled against.
-constexpr uint32_t kAbi = 8;
-
-struct EngineApi {
-  uint32_t abi;
-  const char* name;
-  int agents, time_limit, width, height, observations, actions, params, logs, costs;
-  const Field *observation, *action;
-  const ParamInfo* param;
-  const char *const *log, *const *cost;
-  size_t obs_bytes, action_bytes, params_bytes, world_bytes;
-  bool masks_actions;
-  int choices;  // columns of an action mask
-
-  enum Command { kReset = 1, kStep = 2, kStepNarrow = 3 };  // the last: with no more than every machine has, for comparison
-  void* (*create)(size_t worlds, const double* params, int time_limit);
-  void (*destroy)(void*);
-  void (*bind)(void*, void* action, const int64_t* seeds);
-  // Resets or steps the worlds [low, high); `out` begins with the row of `low`, and `logs` has a sum for each kBlock of them.
-  // Whether these blocks are taken downwards, from the last on, changes no result.
-  void (*run)(void*, int command, size_t low, size_t high, bool downwards, const Columns* out, LogSum* logs);
-  // Copies the actions of the worlds [low, high) in, unless `given` is null, and checks them: the first agent whose action is not
-  // in its space, or -1.
-  int64_t (*take)(void*, const void* given, size_t low, size_t high);
-  char* (*state)(void*);
-  size_t (*state_bytes)(void*);
-  void (*render)(void*, size_t world, uint8_t* pixels);
-  void (*pack_params)(const double* settings, void* params);  // as the environment's own struct, of params_bytes
-};
 
 // What the running episodes of some worlds have cost, and where that of one of them is; nothing where there are no costs.
 template <size_t Worlds, int Numbers>
@@ -382,71 +330,8 @@ class Engine {
   }
 
   int64_t take(const Action* given, size_t low, size_t high) {
-#ifdef FUGU_AVX2
-    static const bool wide = __builtin_cpu_supports("avx2");
-    if (wide) return take_avx2(given, low, high);
-#endif
-    return copy_and_check(given, low, high);
-  }
-#ifdef FUGU_AVX2
-  FUGU_FOR_AVX2 int64_t take_avx2(const Action* given, size_t low, size_t high) { return copy_and_check(given, low, high); }
-#endif
-
-  // Reads what is given once: another thread of the program may be changing it.
-  FUGU_INLINE int64_t copy_and_check(const Action* given, size_t low, size_t high) {
-    Action* const held = action_ + low * A;
-    if (given == nullptr) given = held;
-    const size_t count = (high - low) * A;
-    for (size_t from = 0, to; from < count; from = to) {
-      to = std::min(from + 256, count);
-      bool bad = false;  // any: a loop without an exit can be vectorised
-      if constexpr (std::is_same_v<Action, int64_t>) {
-        uint64_t signs = 0;  // the highest bit: an action is negative, or above the last (not all machines compare 64 bits)
-        for (size_t i = from; i < to; ++i) {
-          const uint64_t action = static_cast<uint64_t>(given[i]);
-          held[i] = static_cast<int64_t>(action);
-          signs |= action | (static_cast<uint64_t>(E::action[0].choices - 1) - action);
-        }
-        bad = signs >> 63;
-      } else {
-        std::memmove(held + from, given + from, (to - from) * sizeof(Action));
-        for (size_t i = from; i < to; ++i) bad |= !valid(held[i]);
-      }
-      if (!bad) continue;
-      while (valid(held[from])) ++from;
-      return static_cast<int64_t>(low * A + from);
-    }
-    return -1;
-  }
-
-  static bool valid(const Action& action) {
-    if constexpr (std::is_same_v<Action, int64_t>) {
-      return action >= 0 && action < E::action[0].choices;
-    } else {  // a struct of the leaves in their order, aligned as they are: see Layout
-      const char *start = reinterpret_cast<const char*>(&action), *at = start;
-      for (const Field& field : E::action) {
-        int count = 1;
-        for (int d = 0; d < field.rank; ++d) count *= field.shape[d];
-        const size_t size = field.type == 'l' ? 8 : field.type == 'f' ? 4 : 1;
-        at = start + (static_cast<size_t>(at - start) + size - 1) / size * size;
-        for (int k = 0; k < count; ++k, at += size) {
-          if (field.type == 'f') {
-            float number;
-            std::memcpy(&number, at, sizeof number);
-            if (!std::isfinite(number)) return false;
-          } else if (field.type == 'l') {
-            int64_t number;
-            std::memcpy(&number, at, sizeof number);
-            if (number < 0 || number >= field.choices) return false;
-          } else {
-            const double number = field.type == 'B' ? static_cast<unsigned char>(*at) : static_cast<signed char>(*at);
-            const bool binary = field.kind == Field::kMultiBinary;
-            if (number < (binary ? 0 : field.low) || number > (binary ? 1 : field.high)) return false;
-          }
-        }
-      }
-      return true;
-    }
+    const int64_t bad = take_actions<E>(action_ + low * A, given, (high - low) * A);
+    return bad < 0 ? bad : static_cast<int64_t>(low * A) + bad;
   }
 
   Params params_;

@@ -4,14 +4,12 @@
  * kernel does as many at once as lie side by side. Code it does not copy at all, so that every child meets it fault by fault; as data,
  * beside the rest, it comes along for next to nothing (benchmarks/sandbox.py, huge_pages). Where there are no huge pages to be had,
  * nothing is moved. ``maps`` is an open /proc/self/maps; there must be no other thread. */
-#define _GNU_SOURCE
-#include <stdint.h>
+#include "sandbox.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-void fugu_move_to_huge_pages(int maps);
 
 enum { REGIONS = 64 };
 static const size_t HUGE_PAGE = 2u << 20, DATA = 64u << 10, CODE = 1u << 20; /* smaller ones are not worth it */

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from fugu.cli.main import COMMANDS
-from fugu.envs.coding.sandbox.config import FEATURES
-from fugu.envs.coding.sandbox.protections import PROTECTIONS, without
+from fugu.coding.sandbox.config import FEATURES
+from fugu.coding.sandbox.protections import PROTECTIONS, without
 from fugu.run.metrics import METRICS, OPEN
 
 ROOT = Path(__file__).parent.parent

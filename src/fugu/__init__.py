@@ -13,7 +13,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fugu import emulation, errors, policy, spaces, vector
     from fugu.algorithm.contract import Algorithm
-    from fugu.emulation import Env, Rows, check_env, emulate
+    from fugu.check import check_env
+    from fugu.emulation import Env, Rows, emulate
     from fugu.errors import FuguError
     from fugu.rollout.acting import Act, Seen
     from fugu.rollout.batch import Batch
@@ -38,7 +39,7 @@ _PUBLIC = {
     "train": "fugu.run.train",
     "Env": "fugu.emulation",
     "Rows": "fugu.emulation",
-    "check_env": "fugu.emulation",
+    "check_env": "fugu.check",
     "emulate": "fugu.emulation",
     "FuguError": "fugu.errors",
     "Layout": "fugu.spaces",

@@ -6,14 +6,59 @@ import difflib
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 
 class FuguError(Exception):
-    """Parent of every error fugu raises on purpose."""
+    """Parent of every error fugu raises on purpose.
+
+    Code that handles an error reads its fields, never its text, which is made of them for people: ``where`` (the part of a space
+    or the column it is about), ``problem`` (what was expected and what came) and ``fix`` (what to do; one that begins with a
+    capital stands as a sentence of its own). Errors keep all their fields when they are pickled.
+    """
+
+    def __init__(self, problem: str = "", *, where: str = "", fix: str = "") -> None:
+        self.problem = problem
+        self.where = where
+        self.fix = fix
+        gap = "" if not fix else "\n" if "\n" in problem else ". " if fix[0].isupper() else "; "
+        super().__init__(f"{self.complaint}{gap}{fix}")
+
+    @property
+    def complaint(self) -> str:
+        """What is wrong, and where: the text without the fix."""
+        return f"{self.where}: {self.problem}" if self.where else self.problem
+
+    @property
+    def headline(self) -> str:
+        """The first line of the complaint, for tables and titles."""
+        return self.complaint.partition("\n")[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args, self.__dict__)
 
 
 class SpaceError(FuguError, ValueError):
-    """A space cannot be laid out as a row, or a value does not fit the space it was declared with."""
+    """A space cannot be laid out as a row, or a value does not fit the space it was declared with.
+
+    ``agent`` and ``sub_env`` say whose value it was, where an environment has several.
+    """
+
+    agent: Any = None
+    sub_env: int | None = None
+
+    @property
+    def complaint(self) -> str:
+        whose = "" if self.sub_env is None else f"sub-env {self.sub_env}: "
+        whose += "" if self.agent is None else f"agent {self.agent!r}: "
+        return whose + super().complaint
+
+    def of(self, *, agent: Any = None, sub_env: int | None = None) -> SpaceError:
+        """Return the same error, said of the value of one agent or of one environment of several."""
+        error = type(self).__new__(type(self))
+        error.agent, error.sub_env = agent, sub_env
+        error.__init__(self.problem, where=self.where, fix=self.fix)  # type: ignore[misc]
+        return error
 
 
 class ConfigError(FuguError, ValueError):
@@ -55,7 +100,8 @@ class EnvError(FuguError, RuntimeError):
 
     Attributes name the place: ``worker`` (None: the calling process), ``envs`` (indices), ``seeds`` (what each was
     last seeded with, None if unknown), ``phase`` (``make``, ``reset``, ``step``, ``call``, ``close``), ``remote_traceback`` (the
-    env's own traceback as text).
+    env's own traceback as text). ``cause`` is the class of what the environment raised: the nearest one that every process knows,
+    built in or of this module; None where it raised nothing.
     """
 
     def __init__(
@@ -67,24 +113,31 @@ class EnvError(FuguError, RuntimeError):
         seeds: Sequence[int | None] = (),
         phase: str = "step",
         remote_traceback: str = "",
+        cause: type[BaseException] | None = None,
     ) -> None:
+        super().__init__(message)
         self.message = message
         self.worker = worker
         self.envs = tuple(envs)
         self.seeds = tuple(seeds)
         self.phase = phase
         self.remote_traceback = remote_traceback
+        self.cause = cause
         place = "the calling process" if worker is None else f"worker {worker}"
         text = f"{message}\n  where: {place}, {_plural('env', self.envs)}, during {phase}"
         if self.seeds:
             text += f"\n  {_plural('seed', self.seeds)}"
         if remote_traceback:
             text += "\n" + _indent(remote_traceback.rstrip())
-        super().__init__(text)
+        self.args = (text,)
+
+    def caused_by(self, *kinds: type[BaseException]) -> bool:
+        """Say if the environment raised one of ``kinds``; of a process of its own as well."""
+        return self.cause is not None and issubclass(self.cause, kinds)
 
     def fields(self) -> dict[str, object]:
         """The arguments this error was made with, as plain values that can travel between processes."""
-        names = ("message", "worker", "envs", "seeds", "phase", "remote_traceback")
+        names = ("message", "worker", "envs", "seeds", "phase", "remote_traceback", "cause")
         return {name: getattr(self, name) for name in names}
 
 
@@ -101,10 +154,20 @@ class EnvTimeout(EnvError):
     """An environment did not finish within the stated timeout."""
 
 
+def shared_class(error: BaseException) -> type[BaseException]:
+    """Return the nearest class of ``error`` that every process knows, whatever modules it has: built in, or one of these."""
+    return next(kind for kind in type(error).__mro__ if kind.__module__ in ("builtins", __name__))
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to three of the known names that look like ``name``, the best first."""
+    return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` for the known name nearest to ``name``, or the list of known names."""
+    """Return `` Did you mean 'x'?`` for the known names nearest to ``name``, or else the list of known names."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    near = nearest(name, names)
     if near:
         return f" Did you mean {' or '.join(repr(n) for n in near)}?"
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
@@ -130,6 +193,14 @@ def places(error: BaseException) -> list[str]:
         for name, line, text in found
         if name is not None and not name.startswith(("<frozen", ours)) and "site-packages" not in name
     ]
+
+
+def _restored(kind: type[FuguError], args: tuple[Any, ...], fields: dict[str, Any]) -> FuguError:
+    """Put an error together again from its pickle, whatever its class takes to be made anew."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
 
 
 def _plural(word: str, items: Sequence[object]) -> str:

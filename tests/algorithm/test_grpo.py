@@ -11,10 +11,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from fugu.algorithm.group_losses import token_weight
 
 from fugu.advantage.group import group_advantage
 from fugu.algorithm.config import VARIANTS, GRPOConfig
-from fugu.algorithm.group_losses import token_weight
 from fugu.algorithm.grpo import GRPO
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig

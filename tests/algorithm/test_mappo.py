@@ -9,10 +9,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from fugu.algorithm.scale import DecayingValueScale, PopArt
 
 from fugu.algorithm.config import MAPPOConfig, PPOConfig
 from fugu.algorithm.mappo import MAPPO
-from fugu.algorithm.scale import DecayingValueScale, PopArt
 from fugu.errors import ConfigError
 from fugu.gpu import emulation
 from fugu.ops.ppo_loss import ppo_loss_of, row_weight

@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fugu.algorithm.scale import RewardScale, ValueScale
+from fugu.trainer.minibatch import draw, minibatches
 from gymnasium import spaces as gs
 
 from fugu.advantage import vtrace_reference
 from fugu.algorithm.config import PPOConfig
 from fugu.algorithm.ppo import PPO, gae_of, priorities, without_open_turns
-from fugu.algorithm.scale import RewardScale, ValueScale
 from fugu.errors import ConfigError
 from fugu.gpu import emulation
 from fugu.ops.ppo_loss import explained_variance, normalized, ppo_loss_of, row_weight
@@ -23,7 +24,6 @@ from fugu.policy.config import PolicyConfig
 from fugu.presets import preset
 from fugu.rollout.batch import Batch
 from fugu.trainer.build import make_trainer
-from fugu.trainer.minibatch import draw, minibatches
 from fugu.vector.config import VectorConfig
 
 

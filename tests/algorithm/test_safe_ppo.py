@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from fugu.algorithm.make import seeded
 from gymnasium import spaces as gs
 
 from fugu.algorithm.config import PPOConfig, SafeConfig
-from fugu.algorithm.make import seeded
 from fugu.algorithm.safe_ppo import SafePPO
 from fugu.errors import ConfigError
 from fugu.gpu import emulation

@@ -8,18 +8,18 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from fugu.algorithm.ratings import Ratings, players
 
 import fugu
 from fugu.algorithm.config import SelfPlayConfig
 from fugu.algorithm.ppo import without_open_turns
-from fugu.algorithm.ratings import Ratings, players
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
 from fugu.rollout.batch import Batch
-from fugu.trainer.config_parts import LogConfig
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import CheckpointConfig, TrainConfig
+from fugu.trainer.config_parts import LogConfig
 from fugu.trainer.interrupt import Interrupt
 from fugu.vector.config import VectorConfig
 from tests.trainer.test_loop import train

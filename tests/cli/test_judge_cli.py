@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from fugu.cli.main import main
-from fugu.envs.coding import builtin
-from fugu.envs.coding.sandbox import Outcome, Sandbox, SandboxConfig
-from fugu.envs.coding.task import write_tasks
+from fugu.coding import builtin
+from fugu.coding.sandbox import Outcome, Sandbox, SandboxConfig
+from fugu.coding.task import write_tasks
 from fugu.errors import SandboxError
 
 RIGHT = {"one": "    return x + 1\n", "two": "    return sorted(x)\n", "three": "    return x or None\n"}

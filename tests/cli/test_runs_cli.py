@@ -93,11 +93,15 @@ class Env(gymnasium.Wrapper):
 
 
 @pytest.mark.parametrize(
-    "end, why",
-    [("raise ValueError('enough')", "EnvError: ValueError: enough"), ("os._exit(0)", "os._exit(0) was called")],
-    ids=["raise", "exit"],
+    "end, code, why",
+    [
+        ("raise ValueError('enough')", 1, "EnvError: ValueError: enough"),
+        ("os._exit(0)", 0, "ended without a word: its process was killed or left by os._exit"),
+        ("os.kill(os.getpid(), 9)", -9, "ended without a word"),
+    ],
+    ids=["raise", "exit", "kill"],
 )
-def test_a_run_that_ended_by_an_error_says_so_until_it_goes_on(end: str, why: str, tmp_path: Path, capsys) -> None:
+def test_a_run_that_ended_by_an_error_says_so_until_it_goes_on(end: str, code: int, why: str, tmp_path: Path, capsys) -> None:
     file = tmp_path / "ending.py"
     file.write_text(ENDING.format(last=3_000, end=end))
     sizes = ("--num-envs", "4", "--horizon", "16", "--minibatch", "64", "--backend", "serial", "--checkpoint.every", "5")
@@ -114,12 +118,26 @@ def test_a_run_that_ended_by_an_error_says_so_until_it_goes_on(end: str, why: st
         str(tmp_path / "runs"),
     ]
     out = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert out.returncode == 1 and why.removeprefix("EnvError: ") in out.stderr
+    assert out.returncode == code and (code != 1 or why.removeprefix("EnvError: ") in out.stderr)
     (row,) = listed(capsys, tmp_path / "runs")
     assert row["state"] == "failed" and row["problem"].startswith(why)
     file.write_text(ENDING.format(last=0, end="pass"))
     fugu.Run("latest", tmp_path / "runs").resume(**{"log.board": "off"})
     assert [row["state"] for row in listed(capsys, tmp_path / "runs")] == ["done"]
+    assert not store.find("latest", tmp_path / "runs").running.exists()
+
+
+def test_the_marker_of_a_run_is_there_while_it_is_trained_and_not_after(tmp_path: Path) -> None:
+    file = tmp_path / "looking.py"
+    file.write_text(
+        ENDING.format(last=300, end="open('seen', 'w').write(open(next(__import__('glob').iglob('runs/*/running'))).read())")
+    )
+    sizes = ("--num-envs", "4", "--horizon", "16", "--minibatch", "64", "--backend", "serial", "--steps", "400")
+    command = [sys.executable, "-m", "fugu", "train", f"{file}:Env", *sizes]
+    with subprocess.Popen(command, cwd=tmp_path) as process:
+        assert process.wait(120) == 0
+    assert (tmp_path / "seen").read_text() == f"{process.pid}\n"
+    assert not list(tmp_path.glob("runs/*/running"))
 
 
 def test_a_run_that_another_process_trains_is_running(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from fugu.cli.doctor import _sandbox
 from fugu.cli.main import main
-from fugu.envs.coding.sandbox import probe, smoke
-from fugu.envs.coding.sandbox.config import FEATURES
-from fugu.envs.coding.sandbox.protections import PROTECTIONS
+from fugu.coding.sandbox import probe, smoke
+from fugu.coding.sandbox.config import FEATURES
+from fugu.coding.sandbox.protections import PROTECTIONS
 
 PLAIN = ["sandbox", "--backend", "subprocess", "--seconds", "0"]
 

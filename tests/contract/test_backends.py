@@ -11,6 +11,7 @@ import pytest
 
 import fugu
 from fugu.emulation import Rows
+from fugu.vector.seeds import env_seeds
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -126,7 +127,7 @@ def test_backend_equals_serial_byte_for_byte(env, settings):
 def test_rows_follow_the_convention_by_brute_force():
     """The serial rows, rebuilt from a plain loop over one environment."""
     with fugu.vector.make(Costly, 1, backend="serial", seed=3) as vec:
-        seed = int(fugu.vector.vecenv.env_seeds(3, 1)[0])
+        seed = int(env_seeds(3, 1)[0])
         env, packer = Costly(), fugu.spaces.Packer(vec.obs_layout)
         vec.async_reset()
         obs, _ = env.reset(seed=seed)

@@ -380,6 +380,27 @@ def test_a_restored_vector_env_goes_on_with_its_running_returns():
         assert set(seen) == {8}
 
 
+def test_a_restored_vector_env_shows_the_rewards_it_was_saved_with():
+    with fugu.vector.make("cartpole", 8) as vec:
+        vec.reset(seed=0)
+        vec.step(np.zeros(8, np.int64))
+        vec.park()
+        saved = vec.snapshot()
+    for had, without in ((1.0, ()), (0.0, ("reward",))):
+        with fugu.vector.make("cartpole", 8) as vec:
+            vec.restore({name: column for name, column in saved.items() if name not in without})
+            assert (vec.unpark().reward == had).all(), without
+
+
+def test_what_cannot_be_saved_says_so():
+    with fugu.vector.make("CartPole-v1", 2, backend="serial") as vec:
+        vec.reset(seed=0)
+        vec.park()
+        for attempt in (vec.snapshot, lambda: vec.restore({})):
+            with pytest.raises(ConfigError, match="backend='serial' cannot"):
+                attempt()
+
+
 @pytest.mark.parametrize("name", TWINS)
 def test_no_setting_in_its_range_makes_nonsense(name):
     bounds = native.environments()[name]["bounds"]

@@ -17,6 +17,7 @@ import pytest
 
 import fugu
 from fugu.errors import CallOrderError, ConfigError, EnvError, EnvTimeout
+from fugu.vector.seeds import env_seeds
 from tests.faults.faulty import Faulty, healthy, one_bad
 from tests.timing import in_time
 
@@ -206,7 +207,7 @@ def test_closing_while_another_thread_waits_is_said():
 
 
 def test_seeds_and_settings_that_make_no_sense_are_refused():
-    assert not np.array_equal(fugu.vector.vecenv.env_seeds(-1, 4), fugu.vector.vecenv.env_seeds(1, 4))
+    assert not np.array_equal(env_seeds(-1, 4), env_seeds(1, 4))
     with fugu.vector.make("CartPole-v1", np.int64(2), backend="serial") as vec:
         for seed in (1.5, "x", [1, -1]):
             with pytest.raises(ConfigError):

@@ -16,8 +16,8 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from fugu.envs.coding.sandbox import Call, Limits, Program, Sandbox, SandboxConfig
-from fugu.envs.coding.sandbox.probe import examine
+from fugu.coding.sandbox import Call, Limits, Program, Sandbox, SandboxConfig
+from fugu.coding.sandbox.probe import examine
 from fugu.errors import SandboxError
 from tests.timing import in_time
 
@@ -185,7 +185,7 @@ def test_a_sandbox_opened_in_a_thread_outlives_it():
 
 SCRIPT = """
 import os, sys, time
-from fugu.envs.coding.sandbox import Limits, Program, Sandbox, SandboxConfig
+from fugu.coding.sandbox import Limits, Program, Sandbox, SandboxConfig
 with Sandbox(SandboxConfig(workers=2)) as sandbox:
     for _ in range(6):
         sandbox.submit(Program(source=b"import time; time.sleep(40)", limits=Limits(wall_s=60)))
@@ -279,7 +279,7 @@ def test_a_program_cannot_make_its_outcome_an_internal_error():
 
 FULL_TMP = """
 import os, sys
-from fugu.envs.coding.sandbox import Program, Sandbox, SandboxConfig, kernel, worker
+from fugu.coding.sandbox import Program, Sandbox, SandboxConfig, kernel, worker
 python = os.path.realpath(sys.executable)
 kernel.use(None)
 kernel.unshare(kernel.CLONE_NEWNS)

@@ -17,6 +17,7 @@ import pytest
 
 import fugu
 from fugu.errors import CallOrderError, ConfigError, EnvError, EnvTimeout, WorkerDied
+from fugu.vector.seeds import env_seeds
 from tests.faults.faulty import Faulty, healthy, one_bad
 from tests.timing import gone_in, in_time
 
@@ -102,7 +103,7 @@ def test_exception_in_env_keeps_type_text_place_and_traceback(backend, bad, phas
     assert f"ValueError: the env broke in {phase}" in str(error)
     assert "faulty.py" in error.remote_traceback
     if phase != "make":
-        assert error.seeds == (fugu.vector.vecenv.env_seeds(7, 8)[bad],)
+        assert error.seeds == (env_seeds(7, 8)[bad],)
     assert error.worker == (1 if backend == "process" and bad == 6 else None)
 
 

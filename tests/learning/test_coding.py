@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import fugu
+from fugu.coding.sandbox.config import SandboxConfig
+from fugu.coding.sandbox.sandbox import Sandbox
 from fugu.config import override
-from fugu.envs.coding.sandbox.config import SandboxConfig
-from fugu.envs.coding.sandbox.sandbox import Sandbox
 from fugu.errors import SandboxError
 from fugu.presets import preset
 from fugu.trainer.build import make_trainer

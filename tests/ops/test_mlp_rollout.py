@@ -6,13 +6,13 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
+from fugu.algorithm.fused import Fused, moments_of, parameters_of, shape_of
+from fugu.algorithm.scale import ValueScale
 from torch import Tensor
 
 import fugu
 from fugu.algorithm.config import PPOConfig
-from fugu.algorithm.fused import Fused, moments_of, parameters_of, shape_of
 from fugu.algorithm.ppo import PPO
-from fugu.algorithm.scale import ValueScale
 from fugu.errors import ConfigError, GpuError
 from fugu.gpu import emulation, libraries
 from fugu.gpu.module import EXACT, cubin

@@ -14,7 +14,7 @@ from fugu.gpu import emulation
 from fugu.ops.gather import time_major
 from fugu.rollout.feed import Feed
 from fugu.rollout.onpolicy import Act, OnPolicy, Stopped
-from fugu.vector.vecenv import env_seeds
+from fugu.vector.seeds import env_seeds
 
 HORIZON = 5
 COLUMNS = {"action": ((1,), torch.int64), "value": ((), torch.float32), "logprob": ((), torch.float32)}

@@ -14,12 +14,12 @@ import pytest
 import fugu
 from fugu.cli.main import main
 from fugu.errors import ConfigError, FuguError
-from fugu.trainer.config_parts import LogConfig
 from fugu.run.overview import overviews
 from fugu.run.store import RunError
 from fugu.run.train import Interrupted
 from fugu.trainer.checkpoint import CheckpointError
 from fugu.trainer.config import READS, TrainConfig
+from fugu.trainer.config_parts import LogConfig
 from fugu.vector.config import VectorConfig
 
 TINY = {"steps": 2000, "num_envs": 8, "horizon": 8, "minibatch": 64, "threads": 1, "log.board": "off"}

@@ -14,7 +14,7 @@ import torch
 
 import fugu
 from fugu.cli.main import main
-from fugu.emulation.check.actions import action_rows, allowed
+from fugu.emulation.actions import action_rows, allowed
 from fugu.emulation.native import descriptions, names
 from fugu.errors import CallOrderError, ConfigError, GpuError, SpaceError
 from fugu.gpu.libraries import nvrtc

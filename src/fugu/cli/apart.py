@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,12 +43,13 @@ PR_SET_PDEATHSIG = 1
 
 
 class Ended(FuguError):
-    """The process ended without an answer, or had to be ended: ``what`` happened, where, and a ``fix``."""
+    """The process ended without an answer, or had to be ended: ``what`` happened, in which ``lines``, and a ``fix``."""
 
-    def __init__(self, what: str, fix: str) -> None:
+    def __init__(self, what: str, lines: Sequence[str], fix: str) -> None:
+        super().__init__("\n".join([what, *lines, fix]))
         self.what = what
+        self.lines = tuple(lines)
         self.fix = fix
-        super().__init__(f"{what}\n{fix}")
 
 
 class _Traceback(Exception):
@@ -63,7 +64,7 @@ def apart(
 ) -> Result:
     """What ``function(*arguments, **settings)`` returns, called in another process; all of these can be pickled.
 
-    A FuguError that it raises is raised here, as the ConfigError or the FuguError that it is. ``Ended`` if the process comes to an end
+    A FuguError that it raises is raised here. ``Ended`` if the process comes to an end
     without an answer, or takes more than ``timeout`` seconds. No process is left behind, whatever happens here. ``fresh``: never a
     fork, whose memory seems to grow as it comes to use what it shares with its parent.
     """
@@ -91,8 +92,8 @@ def apart(
             end.close()
     result, error = pickle.loads(content)
     if error is not None:
-        kind, message, text = error
-        raise kind(message) from _Traceback(text)
+        raised, text = error
+        raise raised from _Traceback(text)
     return result
 
 
@@ -139,29 +140,32 @@ def _end(process: Any) -> None:
     process.join()
 
 
-def _ended(code: int | None, timeout: float | None, places: str) -> Ended:
+def _ended(code: int | None, timeout: float | None, places: list[str]) -> Ended:
     """``code`` as multiprocessing has it, negative for a signal; None: it was late."""
     survive = "training survives it with --on-error restart"
     if code is None:
         return Ended(
-            f"nothing came back within {timeout:g} seconds{places}",
+            f"nothing came back within {timeout:g} seconds",
+            places,
             "look for an endless loop, a sleep or a wait; raise --timeout if it is merely slow. "
             "In training --isolate True and --step-timeout end such a step",
         )
     if code >= 0:
         return Ended(
-            f"the process of the environment ended with exit code {code}{places}",
+            f"the process of the environment ended with exit code {code}",
+            places,
             f"look for os._exit() and sys.exit(), and raise an exception instead; {survive}",
         )
     name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
     memory = ", or for too little memory" if -code == signal.SIGKILL else ""
     return Ended(
-        f"the process of the environment was killed by signal {-code} ({name}){places}",
+        f"the process of the environment was killed by signal {-code} ({name})",
+        places,
         f"look for a crash in native code, for os.kill() and os.abort(){memory}; {survive}",
     )
 
 
-def _places(trace: Connection) -> str:
+def _places(trace: Connection) -> list[str]:
     """Where the environment was when faulthandler looked: its innermost three lines, each on a line of its own."""
     text = os.read(trace.fileno(), TRACE_BYTES).decode(errors="replace") if trace.poll() else ""
     main_thread = text.rpartition("(most recent call first):")[2]  # the oldest, and so the last
@@ -169,9 +173,9 @@ def _places(trace: Connection) -> str:
     ours = str(Path(__file__).parents[1])
     inner = itertools.takewhile(lambda frame: not frame[0].startswith(ours), frames)
     lines = [
-        f"\n  {Path(file).name}:{line} in {name}: {linecache.getline(file, int(line)).strip()}" for file, line, name in inner
+        f"  {Path(file).name}:{line} in {name}: {linecache.getline(file, int(line)).strip()}" for file, line, name in inner
     ]
-    return "".join(reversed(lines[:3]))
+    return lines[2::-1]
 
 
 # --- in the other process ---
@@ -187,14 +191,23 @@ def _answer(answering: Connection, tracing: Connection, timeout: float | None, p
     result = error = None
     try:
         result = function(*arguments, **settings)
-    except FuguError as raised:  # by its kind alone: not all of them can be pickled
-        error = ConfigError if isinstance(raised, ConfigError) else FuguError, str(raised), traceback.format_exc()
+    except FuguError as raised:
+        error = _sendable(raised), traceback.format_exc()
     faulthandler.cancel_dump_traceback_later()
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
         ctypes.CDLL(None).fflush(None)  # what native code has printed: a fork ends without it
     answering.send_bytes(pickle.dumps((result, error)))
+
+
+def _sendable(error: FuguError) -> FuguError:
+    """Return the error, or one of its kind in plain words where its fields hold what cannot leave this process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return ConfigError(str(error)) if isinstance(error, ConfigError) else FuguError(str(error))
+    return error
 
 
 def _leave_terminal(parent: int) -> None:

@@ -15,10 +15,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fugu.check import Report, check_env
+from fugu.check.report import fact_text
 from fugu.cli.apart import Ended, apart
 from fugu.cli.options import console, parse, take_env_kwargs
-from fugu.emulation.check import Report, check_env
-from fugu.emulation.check.report import fact_text
 from fugu.errors import ConfigError
 
 DAY = 86400.0
@@ -67,8 +67,7 @@ def report_on(options: Options, env_kwargs: dict[str, Any]) -> Report:
         return apart(check_quietly, options, env_kwargs, timeout=options.timeout)
     except Ended as ended:
         report = Report(name=options.env, facts={"check_seconds": time.perf_counter() - start})
-        what, *places = ended.what.split("\n")
-        report.add("error", "process", "\n".join([f"{what} while it was being checked", *places]), ended.fix)
+        report.add("error", "process", "\n".join([f"{ended.what} while it was being checked", *ended.lines]), ended.fix)
         return report
 
 

@@ -113,13 +113,13 @@ def _python() -> Iterator[Item]:
 
 
 def _native() -> Iterator[Item]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        from fugu.native import native
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is said below
+        from fugu.native import missing, native
     if native is not None:
         yield Item("native core", "ok", f"loaded ({Path(native.__file__).name})")
         return
-    why = str(caught[0].message).partition("(")[2].partition(")")[0] if caught else "not built"
+    why = missing or "not built"
     fix = "install a C++ compiler, then: pip install --force-reinstall --no-binary fugu-rl fugu-rl"
     yield Item("native core", "warning", f"pure-Python fallback, several times slower ({why})", fix)
 
@@ -268,7 +268,7 @@ def _process() -> Iterator[Item]:
 
 def _sandbox() -> Iterator[Item]:
     """How well programs that an agent wrote can be kept apart; only coding environments miss it."""
-    from fugu.envs.coding.sandbox import probe
+    from fugu.coding.sandbox import probe
     from fugu.errors import SandboxError
 
     try:

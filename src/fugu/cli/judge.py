@@ -15,13 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from fugu.cli.options import console, parse
-from fugu.envs.coding.formats import Completion, Format, load_completions, load_tasks
-from fugu.envs.coding.judge import Judge, Verdict
-from fugu.envs.coding.sandbox import Sandbox, SandboxConfig
-from fugu.envs.coding.sandbox.config import BackendName
-from fugu.envs.coding.sandbox.contract import STATUSES, printable
-from fugu.envs.coding.score import mean_pass_at_k
-from fugu.envs.coding.task import Task
+from fugu.coding.formats import Completion, Format, load_completions, load_tasks
+from fugu.coding.judge import Judge, Verdict
+from fugu.coding.sandbox import Sandbox, SandboxConfig
+from fugu.coding.sandbox.config import BackendName
+from fugu.coding.sandbox.contract import STATUSES, printable
+from fugu.coding.score import mean_pass_at_k
+from fugu.coding.task import Task
 from fugu.errors import ConfigError, FuguError
 
 SHOWN = 40

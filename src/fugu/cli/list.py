@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import tyro
 
 from fugu.cli.options import parse
-from fugu.errors import FuguError, did_you_mean
+from fugu.errors import FuguError, did_you_mean, nearest
 
 # other packages that register ids when they are imported; their ids are given as package:Id
 PACKAGES = ("gymnasium_robotics", "highway_env", "miniworld", "mo_gymnasium", "minihack", "nle", "procgen", "craftium")
@@ -50,8 +50,8 @@ def main(argv: list[str]) -> int:
     found = {group: names for group, names in found.items() if names}
     if not found:
         known = [name for names in groups.values() for name in names]
-        near = did_you_mean(options.pattern, known)
-        hint = near if near.startswith(" Did") else " `fugu list` shows all."
+        near = nearest(options.pattern, known)
+        hint = did_you_mean(options.pattern, near) if near else " `fugu list` shows all."
         raise FuguError(f"no environment with {options.pattern!r} in its name.{hint}")
     if options.json:
         print(json.dumps(found, indent=2))

@@ -12,8 +12,8 @@ import tyro
 from rich.text import Text
 
 from fugu.cli.options import console, parse
-from fugu.envs.coding import builtin
-from fugu.envs.coding.task import Task, write_tasks
+from fugu.coding import builtin
+from fugu.coding.task import Task, write_tasks
 from fugu.errors import ConfigError, FuguError
 
 

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fugu.cli.options import console, parse
-from fugu.envs.coding.sandbox import probe, smoke
-from fugu.envs.coding.sandbox.config import BackendName, SandboxConfig
-from fugu.envs.coding.sandbox.protections import PROTECTIONS, gaps
-from fugu.envs.coding.sandbox.sandbox import Sandbox
+from fugu.coding.sandbox import probe, smoke
+from fugu.coding.sandbox.config import BackendName, SandboxConfig
+from fugu.coding.sandbox.protections import PROTECTIONS, gaps
+from fugu.coding.sandbox.sandbox import Sandbox
 from fugu.errors import ConfigError
 
 

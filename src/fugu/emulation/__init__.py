@@ -1,5 +1,7 @@
 """Environments of any make behind one contract: ``Env`` writes its agents' rows into memory it is given."""
 
+import importlib
+
 from fugu.emulation.env import Deferred, Env, EnvSpec, Rows, spec_of
 from fugu.emulation.factory import Factory, emulate, factories
 
@@ -7,8 +9,6 @@ __all__ = ["Deferred", "Env", "EnvSpec", "Factory", "Rows", "check_env", "emulat
 
 
 def __getattr__(name: str) -> object:
-    if name == "check_env":  # loads vector backends' machinery; keep plain emulation light
-        from fugu.emulation.check import check_env
-
-        return check_env
+    if name == "check_env":  # it stands above this package, and is found only once someone asks for it
+        return importlib.import_module("fugu.check").check_env
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -28,7 +28,7 @@ class ObsBatch:
         self._casting: Any = "same_kind" if packer.cast else "equiv"
 
     def write(self, obs: Any, rows: np.ndarray, views: list[np.ndarray]) -> None:
-        """``rows`` is ``[count, *row_shape]``, ``views`` its leaves."""
+        """Write the observations ``obs`` into ``rows [count, *row_shape]``; ``views`` are its leaves."""
         if self.by_leaf and all(
             self._write_leaf(leaf, limits, view, obs) for (leaf, limits), view in zip(self._leaves, views, strict=True)
         ):
@@ -40,10 +40,10 @@ class ObsBatch:
         try:
             self.packer.pack(value, rows[i : i + 1].reshape(self.packer.layout.row_shape))
         except SpaceError as error:
-            raise SpaceError(f"sub-env {i}: {error}") from None
+            raise error.of(sub_env=i) from None
 
     def items(self, obs: Any) -> list[Any]:
-        """The observations of a batch one by one."""
+        """Return the observations of a batch one by one."""
         try:
             items = list(iterate(self.batched, obs))
         except Exception as error:
@@ -53,7 +53,7 @@ class ObsBatch:
         return items
 
     def _write_leaf(self, leaf: Leaf, limits: Any, view: np.ndarray, value: Any) -> bool:
-        """False: something about it is unexpected."""
+        """Write one leaf of all observations. Return False if something about it is unexpected."""
         try:
             for key in leaf.path:
                 value = value[key]
@@ -84,14 +84,14 @@ class ActionBatch:
 
 
 def _arrays_only(node: Node) -> bool:
-    """Whether a batch of the space is arrays alone."""
+    """Return True if a batch of the space is arrays alone."""
     if node.codes is not None or isinstance(node.space, gs.OneOf | gs.Sequence):
         return False
     return all(map(_arrays_only, node.children))
 
 
 def _limits(leaf: Leaf) -> tuple[Any, Any] | None:
-    """Lowest and highest value of a leaf that stands for choices."""
+    """Return the lowest and highest value of a leaf that stands for choices."""
     space = leaf.space
     if isinstance(space, gs.Discrete):
         return space.start, space.start + space.n - 1

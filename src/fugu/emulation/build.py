@@ -42,12 +42,12 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
 def is_built(env: Any) -> bool:
-    """Whether ``env`` names an environment to be compiled (``my_env.h``) or one compiled already (a library of ``build``)."""
+    """Return True if ``env`` names an environment to be compiled (``my_env.h``) or one compiled already (a library of ``build``)."""
     return isinstance(env, str) and env.endswith((".h", ".hpp", ".so"))
 
 
 def is_compiled(env: Any) -> bool:
-    """Whether ``env`` names a native environment: one of the package, or one's own."""
+    """Return True if ``env`` names a native environment: one of the package, or one of the user's own."""
     return is_name(env) or is_built(env)
 
 
@@ -93,7 +93,7 @@ def load(library: str | Path) -> str:
 
 
 def debug_environment() -> Mapping[str, str]:
-    """Environment variables with which a process can load a library built with ``debug``, beside those there are.
+    """Return the environment variables with which a process can load a library built with ``debug``, beside those there are.
 
     Freed memory is not held back: environments have none of their own, and the check of their memory would see it grow.
     """
@@ -105,7 +105,7 @@ def debug_environment() -> Mapping[str, str]:
 
 
 def _compile(command: list[str], header: Path, library: Path) -> None:
-    """Into a folder of its own, and moved from there: two processes that build the same thing do not meet."""
+    """Compile into a folder of its own and move the library from there, so that two processes that build the same do not meet."""
     try:
         temporary = tempfile.TemporaryDirectory(dir=library.parent)
     except OSError as error:
@@ -128,7 +128,7 @@ def _complaint(command: list[str], header: Path, said: str) -> str:
 
 
 def source_files(header: Path) -> list[Path]:
-    """The header and what it includes from beside it, and what that includes."""
+    """Return the header, what it includes from beside it, and what that includes."""
     found, todo = [], [header]
     while todo:
         file = todo.pop()

@@ -24,7 +24,7 @@ TOLERANCE = 1e-3
 
 
 def compiled(function: Callable[..., Any], name: str, *trial: Any) -> Callable[..., Any]:
-    """``function`` compiled, if it can be and gives on ``trial`` what the function itself gives; else the function, with a warning.
+    """Compile ``function``, if that works and gives on ``trial`` what the function itself gives; else return it, with a warning.
 
     ``function`` is a bound method. Compiling takes seconds, and waits for the device.
     """
@@ -49,7 +49,7 @@ def compiled(function: Callable[..., Any], name: str, *trial: Any) -> Callable[.
 
 
 def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same method with code of its own: torch counts how often it compiles a piece of code, and gives up at some number."""
+    """Copy the method with code of its own: torch counts how often it compiles a piece of code, and gives up at some number."""
     assert isinstance(function, types.MethodType)
     plain = function.__func__
     copy = types.FunctionType(
@@ -59,7 +59,7 @@ def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _options() -> dict[str, Any]:
-    """Of those that this torch has."""
+    """Return those of the wanted options that this torch has."""
     import torch._inductor.config as known
 
     wanted = {
@@ -71,7 +71,7 @@ def _options() -> dict[str, Any]:
 
 
 def _difference(expected: Any, found: Any) -> str | None:
-    """What is wrong with ``found``; None: nothing but rounding."""
+    """Return what is wrong with ``found``; None if it is rounding alone."""
     for one, other in zip(pytree.tree_leaves(expected), pytree.tree_leaves(found), strict=True):
         if not isinstance(one, Tensor):
             continue
@@ -85,7 +85,7 @@ def _difference(expected: Any, found: Any) -> str | None:
 
 @contextmanager
 def _waiting_allowed() -> Iterator[None]:
-    """Compiling waits for the GPU, what is compiled does not: whoever listens for waits is not told."""
+    """Keep those who listen for waits on the GPU from hearing of the compiler's; what it compiles does not wait."""
     if not torch.cuda.is_available():
         yield
         return

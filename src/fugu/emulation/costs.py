@@ -1,5 +1,5 @@
-"""What a step costs beside its reward, for environments of Gymnasium's and PettingZoo's kind: numbers in ``info``, under names that the
-environment, or a wrapper around it, lists in an attribute ``costs``.
+"""Read what a step costs beside its reward, for environments of Gymnasium's and PettingZoo's kind: numbers in ``info``, under names
+that the environment, or a wrapper around it, lists in an attribute ``costs``.
 
 ``costs = ("cost",)`` says that ``info["cost"]`` is there after every step. It becomes the column ``cost`` of the rows.
 """
@@ -16,7 +16,7 @@ from fugu.errors import SpaceError
 
 
 def cost_names(env: Any) -> tuple[str, ...]:
-    """The names in ``costs`` of ``env`` or of what it wraps; an attribute of that name that lists no names is not meant."""
+    """Return the names in ``costs`` of ``env`` or of what it wraps; an attribute of that name that lists no names is not meant."""
     seen: set[int] = set()
     while env is not None and id(env) not in seen:
         seen.add(id(env))
@@ -28,14 +28,18 @@ def cost_names(env: Any) -> tuple[str, ...]:
 
 
 def write_costs(names: Sequence[str], info: Mapping[str, Any], row: np.ndarray) -> None:
-    """Into ``row [costs]``, checked."""
+    """Write the costs in ``info`` into ``row [costs]``, checked."""
     for k, name in enumerate(names):
         if name not in info:
-            raise SpaceError(f"cost: costs={list(names)}, but info has no {name!r}; set info[{name!r}] in every step")
+            raise SpaceError(
+                f"costs={list(names)}, but info has no {name!r}", where="cost", fix=f"set info[{name!r}] in every step"
+            )
         try:
             value = float(info[name])
         except (TypeError, ValueError):
-            raise SpaceError(f"cost: expected a number in info[{name!r}], got {info[name]!r:.60}") from None
+            raise SpaceError(f"expected a number in info[{name!r}], got {info[name]!r:.60}", where="cost") from None
         if not math.isfinite(np.float32(value)):
-            raise SpaceError(f"cost: info[{name!r}]={info[name]!r} is not finite in float32; a cost must be a finite number")
+            raise SpaceError(
+                f"info[{name!r}]={info[name]!r} is not finite in float32; a cost must be a finite number", where="cost"
+            )
         row[k] = value

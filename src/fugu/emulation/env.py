@@ -63,7 +63,7 @@ class Rows:
 
     @classmethod
     def zeros(cls, layout: Layout, num_agents: int, choices: int = 0, costs: int = 0) -> Rows:
-        """Fresh rows in private memory."""
+        """Make fresh rows in private memory."""
         return cls(
             obs=layout.zeros(num_agents),
             reward=np.zeros(num_agents, np.float32),
@@ -77,7 +77,7 @@ class Rows:
         )
 
     def __getitem__(self, agents: slice) -> Rows:
-        """The same rows for some of the agents; every array is a view."""
+        """Return the rows of some of the agents; every array is a view."""
         start, stop, _ = agents.indices(len(self.reward))
         return Rows(
             self.obs[agents],
@@ -100,7 +100,7 @@ class Rows:
             return
         mask = np.asarray(offered, bool).ravel()
         if mask.size != self.action_mask.shape[1]:
-            raise SpaceError(f"action_mask: expected {self.action_mask.shape[1]} choices, got {mask.size}")
+            raise SpaceError(f"expected {self.action_mask.shape[1]} choices, got {mask.size}", where="action_mask")
         self.action_mask[agent] = mask
 
     def start(self) -> None:
@@ -116,7 +116,7 @@ class Rows:
 
 @runtime_checkable
 class Env(Protocol):
-    """What a vector env steps. No base class is needed; having these members is enough.
+    """An environment that a vector env can step. No base class is needed; having these members is enough.
 
     ``observation_space`` and ``action_space`` are those of one agent. ``reset`` and ``step`` write into ``out`` (see
     ``Rows``) and return the non-empty infos by agent, or None. ``action`` is ``[num_agents, *row_shape]`` of the action layout
@@ -160,7 +160,7 @@ class Deferred(Env, Protocol):
         ...
 
     def ready(self) -> bool:
-        """Whether ``finish`` would return at once; once it is so it stays so. Returns at once itself."""
+        """Return, at once, True if ``finish`` would return at once; once it is so it stays so."""
         ...
 
     def finish(self, out: Rows) -> Infos | None:
@@ -172,13 +172,13 @@ DEFERRED = ("begin", "ready", "finish", "waiter")
 
 
 def is_deferred(env: Any) -> bool:
-    """Whether ``env``, an instance or a class, has all members that let its steps be computed elsewhere."""
+    """Return True if ``env``, an instance or a class, has all members that let its steps be computed elsewhere."""
     return all(hasattr(env, name) for name in DEFERRED)
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What a vector env must know of its environments before it can lay out memory. Travels between processes."""
+    """The facts a vector env must know of its environments before it can lay out memory. Travels between processes."""
 
     observation_space: gs.Space
     action_space: gs.Space
@@ -192,7 +192,7 @@ class EnvSpec:
     """what a step costs beside its reward: the names of the columns of ``cost``"""
 
     def difference(self, other: EnvSpec) -> str | None:
-        """Which space, or costs, keep envs of both kinds from sharing one batch; None if none do."""
+        """Name the space, or the costs, that keep envs of both kinds from sharing one batch; None if nothing does."""
         for name in ("observation_space", "action_space"):
             a, b = getattr(self, name), getattr(other, name)
             if a is not b and (a != b or maxima(a) != maxima(b)):
@@ -216,12 +216,12 @@ def spec_of(env: Env) -> EnvSpec:
 
 
 def cost_metric(metric: str, cost: str, costs: Collection[str]) -> str:
-    """What ``metric`` of one of the costs is called: by itself where it is the only one, else with its name behind."""
+    """Name the ``metric`` of a cost: by itself where it is the only cost, else with the cost's name behind."""
     return metric if len(costs) == 1 else f"{metric}/{cost}"
 
 
 def discrete_choices(space: gs.Space) -> int:
-    """How many columns an action mask for ``space`` has: the choices of its discrete leaves side by side; 0 for none."""
+    """Count the columns of an action mask for ``space``: the choices of its discrete leaves side by side; 0 for none."""
     total = 0
     for leaf in Layout(space).leaves:
         if isinstance(leaf.space, gs.Discrete):
@@ -232,7 +232,7 @@ def discrete_choices(space: gs.Space) -> int:
 
 
 def offers_mask(observation_space: gs.Space, action_space: gs.Space) -> bool:
-    """Whether the observation is a Dict with an ``action_mask`` for the choices of ``action_space``."""
+    """Return True if the observation is a Dict with an ``action_mask`` for the choices of ``action_space``."""
     if not isinstance(observation_space, gs.Dict) or "action_mask" not in observation_space.spaces:
         return False
     choices = discrete_choices(action_space)
@@ -241,7 +241,7 @@ def offers_mask(observation_space: gs.Space, action_space: gs.Space) -> bool:
     size = int(np.prod(observation_space["action_mask"].shape or (0,)))
     if size != choices:
         raise ConfigError(
-            f"the observation's 'action_mask' has {size} entries, but {action_space} has {choices} choices; "
-            "give it one entry per choice, or another name if it means something else"
+            f"the observation's 'action_mask' has {size} entries, but {action_space} has {choices} choices",
+            fix="give it one entry per choice, or another name if it means something else",
         )
     return True

@@ -1,4 +1,4 @@
-"""What a user calls an environment -> factories that build it as a ``fugu.Env``, here or in another process.
+"""Turn what a user calls an environment into factories that build it as a ``fugu.Env``, here or in another process.
 
 Accepted: the name of an environment of ours (``cartpole``, ``coding``), a Gymnasium id (``CartPole-v1``, ``module:Id-v0``),
 ``module:Class``, ``file.py:Class``, ``my_env.h``, a class, a callable that returns an environment, or a list of these; environments are
@@ -28,7 +28,7 @@ from fugu.errors import ConfigError, FuguError, LoadError, NotInstalled, did_you
 
 @dataclass(frozen=True, kw_only=True)
 class Emulation:
-    """How environments are adapted."""
+    """Settings of how environments are adapted."""
 
     autoreset: Autoreset = "next_step"
     """when an ended episode restarts: on the next step (fugu's own rule) or within the same one"""
@@ -56,7 +56,7 @@ class Factory:
 def factories(
     env: Any, num_envs: int, kwargs: Mapping[str, Any] | None = None, emulation: Emulation | None = None
 ) -> list[Factory]:
-    """One factory per environment. ``env`` may be a list with one entry per environment."""
+    """Return one factory per environment. ``env`` may be a list with one entry per environment."""
     kwargs, emulation = kwargs or {}, emulation or Emulation()
     if isinstance(env, list | tuple):
         if len(env) != num_envs:
@@ -66,7 +66,7 @@ def factories(
 
 
 def emulate(env: Any, emulation: Emulation | None = None) -> Env:
-    """Any environment as a ``fugu.Env``; one that already is comes back unchanged."""
+    """Adapt any environment to a ``fugu.Env``; one that already is comes back unchanged."""
     emulation = emulation or Emulation()
     if is_native(env):
         return env
@@ -86,26 +86,26 @@ def emulate(env: Any, emulation: Emulation | None = None) -> Env:
     missing = [name for name in ("observation_space", "action_space", "reset", "step") if not hasattr(env, name)]
     if missing:
         raise ConfigError(
-            f"{type(env).__name__} is not an environment: it has no {', '.join(missing)}. "
-            "Expected a Gymnasium or PettingZoo environment or a fugu.Env, or a callable that returns one"
+            f"{type(env).__name__} is not an environment: it has no {', '.join(missing)}",
+            fix="Expected a Gymnasium or PettingZoo environment or a fugu.Env, or a callable that returns one",
         )
     return GymnasiumEnv(env, **options)
 
 
 def is_native(env: Any) -> bool:
-    """Whether ``env`` follows the ``fugu.Env`` contract: its ``step`` takes the rows to write into."""
+    """Return True if ``env`` follows the ``fugu.Env`` contract: its ``step`` takes the rows to write into."""
     return hasattr(env, "num_agents") and hasattr(env, "step") and _takes(env.step, "out") and not _has_kwargs(env.step)
 
 
 def is_tensor_env(env: Any) -> bool:
-    """Whether ``env``, an instance or a class, has the members of a ``TensorEnv`` (emulation/tensor.py)."""
+    """Return True if ``env``, an instance or a class, has the members of a ``TensorEnv`` (emulation/tensor.py)."""
     if not all(callable(getattr(env, name, None)) for name in ("step", "observe", "reset")):
         return False
     return _takes(env.reset, "uniform") and not _has_kwargs(env.reset)
 
 
 def tensor_env_class(env: Any) -> Callable[..., Any] | None:
-    """The class of a ``TensorEnv``, given itself or as ``module:Class`` or ``file.py:Class``; None if it is none."""
+    """Return the class of a ``TensorEnv``, given itself or as ``module:Class`` or ``file.py:Class``; None if it is none."""
     if isinstance(env, str):
         if ":" not in env:
             return None
@@ -132,14 +132,14 @@ def _maker(env: Any) -> Callable[..., Any]:
         return env
     if hasattr(env, "step"):
         raise ConfigError(
-            f"got an instance of {type(env).__name__}; every environment must be built where it runs. "
-            f"Pass a callable instead: lambda: {type(env).__name__}(...)"
+            f"got an instance of {type(env).__name__}; every environment must be built where it runs",
+            fix=f"Pass a callable instead: lambda: {type(env).__name__}(...)",
         )
     raise ConfigError(f"expected an environment id, class or callable, got {type(env).__name__} {env!r:.60}")
 
 
 def _from_name(name: str) -> Callable[..., Any]:
-    """A native environment, ``my_env.h``, ``file.py:Class``, ``module:Class``, ``module:GymId`` or ``GymId``."""
+    """Find a native environment, ``my_env.h``, ``file.py:Class``, ``module:Class``, ``module:GymId`` or ``GymId`` by its name."""
     if name in NAMED:
         where, _, what = NAMED[name].partition(":")
         return attribute(importlib.import_module(where), what, where)
@@ -174,7 +174,7 @@ def _from_name(name: str) -> Callable[..., Any]:
     return _Registered(gymnasium.spec(name))
 
 
-NAMED = {"coding": "fugu.envs.coding.env:Coding"}
+NAMED = {"coding": "fugu.coding.env:Coding"}
 """environments of ours in Python: what people type -> where they are"""
 
 REGISTERING = {
@@ -223,7 +223,7 @@ class _Registered:
 
 
 def load_file(path: str) -> Any:
-    """The module in the file ``path``, loaded once per process under a name that cannot hide another module."""
+    """Load the module in the file ``path``, once per process and under a name that cannot hide another module."""
     name = f"fugu_file_{zlib.crc32(path.encode()):08x}_{Path(path).stem}"
     if name in sys.modules:
         return sys.modules[name]
@@ -244,7 +244,7 @@ def load_file(path: str) -> Any:
 
 
 def load_module(name: str, where: str) -> Any:
-    """The module ``name``, which ``where`` asks for."""
+    """Import the module ``name``, which ``where`` asks for."""
     try:
         return importlib.import_module(name)
     except FuguError:

@@ -106,7 +106,7 @@ class GymnasiumEnv:
         return result, {}  # the old form returns the observation alone
 
     def _restart(self, final_obs: Any, info: dict[str, Any], out: Rows) -> Infos:
-        """Same-step auto-reset: the reset observation replaces the final one, which moves into the infos."""
+        """Reset within the same step: the reset observation replaces the final one, which moves into the infos."""
         ending = (out.terminated[0], out.truncated[0], out.reward[0])
         final_obs = deepcopy(final_obs)  # an env that writes into one array would change it in reset()
         obs, reset_info = self._reset_env(None)
@@ -138,7 +138,7 @@ def _takes(method: Any, name: str) -> bool:
 
 
 def _action_mask_source(env: Any, space: gs.Space) -> Any:
-    """How to read the env's action mask after a step: from the observation or from a method; None if it has neither."""
+    """Return a function that reads the env's action mask after a step, from the observation or a method; None without either."""
     if offers_mask(space, convert(env.action_space)):
         return lambda obs: obs["action_mask"]
     masks = getattr(getattr(env, "unwrapped", env), "action_masks", None)
@@ -146,7 +146,7 @@ def _action_mask_source(env: Any, space: gs.Space) -> Any:
 
 
 def _decoder(space: gs.Space) -> Any:
-    """``action`` rows ``[1, *row_shape]`` -> the value the env expects. Arrays are copies: envs keep what they are given."""
+    """Return a function: ``action`` rows ``[1, *row_shape]`` -> the value the env expects. Arrays are copies: envs keep them."""
     if isinstance(space, gs.Box | gs.MultiDiscrete | gs.MultiBinary):
         return lambda action: action[0].copy()
     packer = Packer(Layout(space), finite=False)

@@ -46,16 +46,16 @@ class GymnasiumVectorEnv:
         self.name = spec.id if spec is not None else type(env.unwrapped).__name__
         if cost_names(env):
             raise ConfigError(
-                f"{self.name} has costs={cost_names(env)}, which are not read from a vector env: give the single environment, and "
-                "fugu makes many of it"
+                f"{self.name} has costs={cost_names(env)}, which are not read from a vector env",
+                fix="give the single environment, and fugu makes many of it",
             )
         self._mode = _autoreset_mode(env)
         self.autoreset = autoreset
         self._same_step = autoreset == "same_step"
         if self._same_step and self._mode is AutoresetMode.NEXT_STEP:
             raise ConfigError(
-                f'autoreset="same_step", but {self.name} resets on the next step; build it with '
-                "autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP"
+                f'autoreset="same_step", but {self.name} resets on the next step',
+                fix="build it with autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP",
             )
         self._layout = Layout(self.observation_space)
         self._packer = Packer(self._layout, finite=check_finite, cast=cast)
@@ -103,7 +103,7 @@ class GymnasiumVectorEnv:
         self.env.close()
 
     def _restart(self, ended: np.ndarray, info: dict[str, Any], infos: Infos, out: Rows) -> None:
-        """The rows of a step in which some sub-envs were reset at once, or are now to be, or took a hidden step."""
+        """Write the rows of a step in which some sub-envs were reset at once, or are now to be, or took a hidden step."""
         hidden = self._hidden
         shows_final = np.zeros_like(ended) if self._same_step else ended & ~out.terminated & ~hidden
         if self._mode is AutoresetMode.DISABLED:
@@ -133,12 +133,13 @@ class GymnasiumVectorEnv:
             infos[i] = {**reset_infos.get(i, {}), "final_obs": final_obs, "final_info": infos.get(i, {})}
 
     def _final_items(self, info: dict[str, Any]) -> Any:
-        """``info["final_obs"]`` by sub-env: Gymnasium's array of objects, or batched like any observation."""
+        """Return ``info["final_obs"]`` by sub-env: it is Gymnasium's array of objects, or batched like any observation."""
         final = info.get("final_obs")
         if final is None:
             raise SpaceError(
                 f"{self.name} truncates in auto-reset mode SAME_STEP without info['final_obs'], and the value of a truncated "
-                "episode is that of its final observation; build it with gymnasium.vector.AutoresetMode.NEXT_STEP"
+                "episode is that of its final observation",
+                fix="build it with gymnasium.vector.AutoresetMode.NEXT_STEP",
             )
         return final if isinstance(final, np.ndarray) and final.dtype == object else self._obs.items(final)
 
@@ -162,14 +163,14 @@ class GymnasiumVectorEnv:
         for i, mask in offered.items():
             choices = out.action_mask.shape[1]
             if mask.size != choices:
-                raise SpaceError(f"sub-env {i}: action_mask: expected {choices} choices, got {mask.size}")
+                raise SpaceError(f"expected {choices} choices, got {mask.size}", where="action_mask").of(sub_env=i)
             if out.mask[i]:
                 out.action_mask[i] = mask.ravel()
         return infos or None
 
 
 def split_infos(info: dict[str, Any], ended: np.ndarray) -> Infos:
-    """Gymnasium's vectorised infos (``key``, and ``_key`` for who has it) by sub-env. Without ``_key`` all have it."""
+    """Split Gymnasium's vectorised infos (``key``, and ``_key`` for who has it) by sub-env. Without ``_key`` all have it."""
     found: Infos = {}
     for key, value in info.items():
         if key[:1] == "_" and key[1:] in info:
@@ -202,12 +203,12 @@ def _write_outcome(reward: Any, terminated: Any, truncated: Any, out: Rows) -> N
         array = np.asarray(value)
         if array.shape != column.shape or array.dtype.kind not in kinds:
             expected = f"{'numbers' if name == 'reward' else 'bools'} of shape {list(column.shape)}"
-            raise SpaceError(f"{name}: expected {expected}, one per sub-env; got {array.dtype}{list(array.shape)}")
+            raise SpaceError(f"expected {expected}, one per sub-env; got {array.dtype}{list(array.shape)}", where=name)
         column[...] = array
     finite = np.isfinite(out.reward)
     if not finite.all():
         i = int(np.flatnonzero(~finite)[0])
-        raise SpaceError(f"sub-env {i}: reward: {np.asarray(reward)[i]!r} is not finite in float32")
+        raise SpaceError(f"{np.asarray(reward)[i]!r} is not finite in float32", where="reward").of(sub_env=i)
 
 
 def _autoreset_mode(env: VectorEnv) -> AutoresetMode:
@@ -218,5 +219,6 @@ def _autoreset_mode(env: VectorEnv) -> AutoresetMode:
         known = ", ".join(f"AutoresetMode.{m.name}" for m in AutoresetMode)
         raise ConfigError(
             f"{type(env.unwrapped).__name__}.metadata['autoreset_mode'] must say how sub-envs are reset, one of {known}; "
-            f"got {mode!r}. Set env.metadata = env.metadata | {{'autoreset_mode': ...}} to what the env does"
+            f"got {mode!r}",
+            fix="Set env.metadata = env.metadata | {'autoreset_mode': ...} to what the env does",
         ) from None

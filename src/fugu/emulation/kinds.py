@@ -15,7 +15,7 @@ from fugu.errors import SpaceError
 
 
 def common_observation(spaces: Sequence[gs.Space]) -> gs.Space | None:
-    """The smallest space with room for values of all ``spaces``; None if they cannot share one."""
+    """Return the smallest space with room for values of all ``spaces``; None if they cannot share one."""
     first = spaces[0]
     if all(space == first for space in spaces):
         return first
@@ -32,7 +32,7 @@ def common_observation(spaces: Sequence[gs.Space]) -> gs.Space | None:
 
 
 def common_action(spaces: Sequence[gs.Space]) -> gs.Space | None:
-    """The same for actions: of different ones only choices, whose surplus can be masked."""
+    """Return such a space for actions: different ones can share one only if they are choices, whose surplus can be masked."""
     first = spaces[0]
     if all(space == first for space in spaces):
         return first
@@ -42,7 +42,7 @@ def common_action(spaces: Sequence[gs.Space]) -> gs.Space | None:
 
 
 def widened(value: Any, space: gs.Space, common: gs.Space) -> Any:
-    """``value`` of ``space`` as one of ``common``."""
+    """Turn ``value`` of ``space`` into one of ``common``."""
     if isinstance(common, gs.Dict) and isinstance(space, gs.Dict):
         if not isinstance(value, dict):
             return value  # the packer says what is wrong with it

@@ -24,7 +24,7 @@ MAX_STEPS = 2**31 - 1
 
 
 def names() -> tuple[str, ...]:
-    """The native environments of the package; none without the compiled core."""
+    """Return the names of the package's native environments; none without the compiled core."""
     return tuple(name for name in descriptions() if "-" not in name)  # those of ``fugu build`` have a hash after theirs
 
 
@@ -33,7 +33,7 @@ def is_name(env: Any) -> bool:
 
 
 def native_spec(name: str, settings: Mapping[str, Any]) -> EnvSpec:
-    """Spaces and agents of one world, after a look at ``settings``."""
+    """Check ``settings`` and return the spaces and agents of one world."""
     described = descriptions()[name]
     name = described["name"]
     allowed = {*described["params"], "max_steps"}
@@ -59,7 +59,7 @@ def native_spec(name: str, settings: Mapping[str, Any]) -> EnvSpec:
 
 
 def columns(rows: Rows) -> tuple[Any, ...]:
-    """What ``Worlds.bind`` takes for one slot of a group."""
+    """Return the columns that ``Worlds.bind`` takes for one slot of a group."""
     return (rows.obs, rows.reward, rows.terminated, rows.truncated, rows.first, rows.mask, rows.action_mask, rows.cost)
 
 
@@ -96,7 +96,7 @@ class NativeEnv:
         return None
 
     def accepts(self, action: np.ndarray) -> bool:
-        """Whether ``action``, one row per agent, is in the action space."""
+        """Return True if ``action``, one row per agent, is in the action space."""
         self._action[...] = action
         return bool(self._worlds.bad_action(0) < 0)
 
@@ -114,11 +114,11 @@ class NativeEnv:
         return {int(agent): {"episode_log": means} for agent in ended}
 
     def render(self) -> np.ndarray:
-        """The world as a picture, ``[height, width, 3]`` uint8."""
+        """Draw the world: ``[height, width, 3]`` uint8."""
         return self._worlds.render(0)
 
     def close(self) -> None:
-        """Nothing to do: the world goes with the object."""
+        """Do nothing: the world goes with the object."""
 
     def _run(self, command: int, out: Rows) -> None:
         self._worlds.start(0, command, 0)
@@ -130,17 +130,17 @@ class NativeEnv:
 
 @functools.cache
 def descriptions() -> dict[str, dict[str, Any]]:
-    """Name -> what the compiled core knows of the environment: spaces, agents, settings, logs."""
+    """Return by name what the compiled core knows of each environment: spaces, agents, settings, logs."""
     return {} if native is None else dict(native.environments())
 
 
 def forget_descriptions() -> None:
-    """For when the core has loaded one more."""
+    """Forget the descriptions, because the core has loaded one more environment."""
     descriptions.cache_clear()
 
 
 def _space(fields: list[dict[str, Any]]) -> gs.Space:
-    """One unnamed field is the space itself; named ones are the parts of a Dict."""
+    """Make a space of fields: one without a name is the space itself, named ones are the parts of a Dict."""
     if len(fields) == 1 and not fields[0]["name"]:
         return _leaf(fields[0])
     return gs.Dict({field["name"]: _leaf(field) for field in fields})

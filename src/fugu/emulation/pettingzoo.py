@@ -22,7 +22,7 @@ from fugu.errors import SpaceError
 
 
 def adapt(env: Any, *, autoreset: Autoreset = "next_step", check_finite: bool = True, cast: bool = False) -> Env:
-    """``env`` as a ``fugu.Env``: turn-based if it offers ``agent_iter`` and ``last``, parallel otherwise."""
+    """Adapt ``env`` to a ``fugu.Env``: turn-based if it offers ``agent_iter`` and ``last``, parallel otherwise."""
     turns = callable(getattr(env, "agent_iter", None)) and callable(getattr(env, "last", None))
     kind = TurnBasedEnv if turns else ParallelEnv
     return kind(env, autoreset=autoreset, check_finite=check_finite, cast=cast)
@@ -153,7 +153,7 @@ _STEP = ("observations", "rewards", "terminations", "truncations", "infos")
 
 
 def _dicts(result: Any, names: tuple[str, ...], method: str) -> tuple[dict[Any, Any], ...]:
-    """``result``, if it is one dict by agent for each of ``names``."""
+    """Return ``result`` if it is one dict by agent for each of ``names``; refuse all else."""
     if isinstance(result, tuple) and len(result) == len(names) and all(isinstance(part, dict) for part in result):
         return result
     got = [type(part).__name__ for part in result] if isinstance(result, tuple) else type(result).__name__

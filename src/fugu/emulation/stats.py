@@ -8,15 +8,46 @@ counts the rows an agent acted on.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fugu.emulation.env import Rows
 
+Drained = tuple[int, float, float, dict[str, float]]
+"""episodes, their summed returns and lengths, and the sums of the environment's own named values and of its costs, by name"""
+
+RUNNING = ("returns", "lengths", "costs")
+"""the sums of ``EpisodeStats`` over episodes that have not ended"""
+
+
+class EpisodeLog(NamedTuple):
+    """Means over the episodes that ended since the last look."""
+
+    episodes: int
+    mean_return: float
+    """0 where no episode ended"""
+    mean_length: float
+    mean_values: dict[str, float]
+    """of the environment's own named values"""
+    mean_costs: Mapping[str, float] = MappingProxyType({})
+    """of what its steps cost, summed over an episode; empty where it has no costs"""
+
+    @classmethod
+    def of(cls, drained: Drained, costs: Sequence[str] = ()) -> EpisodeLog:
+        """Divide the sums. ``costs``: which of the named values are costs."""
+        episodes, returns, lengths, values = drained
+        many = max(episodes, 1)
+        means = {name: total / many for name, total in values.items()}
+        spent = {name: means.pop(name) for name in costs}
+        return cls(episodes, returns / many, lengths / many, means, spent)
+
 
 class EpisodeStats:
+    """The running episodes of ``num_agents`` agents, and the sums over those that ended."""
+
     def __init__(self, num_agents: int, costs: Sequence[str] = ()) -> None:
         self.returns = np.zeros(num_agents, np.float64)
         self.lengths = np.zeros(num_agents, np.int64)
@@ -31,6 +62,7 @@ class EpisodeStats:
         """whose episode ended on the row before, so that nothing runs until the reset"""
 
     def start(self, agents: slice) -> None:
+        """Begin an episode of each of ``agents``; what they had is forgotten."""
         self.returns[agents] = 0
         self.lengths[agents] = 0
         self.costs[agents] = 0
@@ -78,8 +110,19 @@ class EpisodeStats:
             self.costs[agent] = 0
             self.started[agent] = now
 
-    def drain(self) -> tuple[int, float, float, dict[str, float]]:
-        """Episodes ended since the last call, their summed returns and lengths, and the sums of what was logged and paid, by name."""
+    def save(self) -> dict[str, np.ndarray]:
+        """Return what the running episodes have come to so far, by name."""
+        return {f"running {name}": getattr(self, name).copy() for name in RUNNING}
+
+    def load(self, saved: Mapping[str, np.ndarray]) -> None:
+        """Go on with the episodes that were running when ``saved`` was made; without them, begin new ones."""
+        self.start(slice(0, len(self.returns)))
+        for name in RUNNING:
+            if f"running {name}" in saved:
+                getattr(self, name)[...] = saved[f"running {name}"]
+
+    def drain(self) -> Drained:
+        """Return what the episodes that ended since the last call come to, and forget them."""
         ended, self._ended = self._ended, (0, 0.0, 0.0)
         costs = dict(zip(self.names, self._ended_costs.tolist(), strict=True))
         self._ended_costs[...] = 0

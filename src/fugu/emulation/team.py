@@ -1,4 +1,4 @@
-"""What the agents of a PettingZoo environment have in common: their fixed order, their spaces, and how their rows are written.
+"""Hold what the agents of a PettingZoo environment share: their fixed order, their spaces, and how their rows are written.
 
 Comes in: what the env says of one agent, by its name. Goes out: that agent's row, checked, with its action mask; errors name the
 agent. ``action_mask`` comes from ``obs["action_mask"]`` or ``info["action_mask"]``. Rows that do not act have all choices
@@ -30,15 +30,16 @@ class Team:
         if autoreset != "next_step":
             raise ConfigError(
                 f"autoreset={autoreset!r} has no meaning where agents end one by one: a team starts anew together, on the "
-                'step after its last agent ended. Leave it out, or use autoreset="next_step"'
+                "step after its last agent ended",
+                fix='Leave it out, or use autoreset="next_step"',
             )
         self.env = env
         self.agents: tuple[Any, ...] = tuple(getattr(env, "possible_agents", ()))
         """who may come, in the order of their rows"""
         if not self.agents:
             raise ConfigError(
-                f"{type(env).__name__} has agents but no possible_agents, and every agent that may come needs a row. "
-                "Set possible_agents to the list of their names"
+                f"{type(env).__name__} has agents but no possible_agents, and every agent that may come needs a row",
+                fix="Set possible_agents to the list of their names",
             )
         self.num_agents = len(self.agents)
         self.index = {agent: i for i, agent in enumerate(self.agents)}
@@ -65,19 +66,18 @@ class Team:
         self.env.close()
 
     def rows(self, out: Rows) -> AgentRows:
-        """The writers of ``out``; made once per slot."""
+        """Return the writers of ``out``; they are made once per slot."""
         if out.writer is None or out.writer.team is not self:
             out.writer = AgentRows(self, out)
         return out.writer
 
     def action_of(self, i: int, action: np.ndarray) -> Any:
-        """The action of agent ``i`` as the env expects it."""
+        """Return the action of agent ``i`` as the env expects it."""
         most = self.choices[i]
         if most is not None and action[i] >= most:
             raise SpaceError(
-                f"agent {self.agents[i]!r}: action {int(action[i])} is one of others' kinds, it has {most} choices; "
-                "choose by the action_mask"
-            )
+                f"action {int(action[i])} is one of others' kinds, it has {most} choices", fix="choose by the action_mask"
+            ).of(agent=self.agents[i])
         return action[i] if self._discrete else self._decode(action[i : i + 1])
 
     def reset_env(self, seed: int | None, options: dict[str, Any] | None) -> Any:
@@ -89,20 +89,20 @@ class Team:
     def row_of(self, agent: Any) -> int:
         if agent not in self.index:
             raise SpaceError(
-                f"agent {agent!r} is not in possible_agents={list(self.agents)}; list there every agent that may come"
+                f"agent {agent!r} is not in possible_agents={list(self.agents)}", fix="list there every agent that may come"
             )
         return self.index[agent]
 
     def here(self) -> list[int]:
-        """The agents that are there, in the env's own order."""
+        """Return the rows of the agents that are there, in the env's own order."""
         return [self.row_of(agent) for agent in self.env.agents]
 
     def check_left(self, gone: set[int]) -> None:
-        """``gone`` are agents that left without an ending: whether to bootstrap from their last state cannot be known."""
+        """Refuse agents that left without an ending (``gone``): whether to bootstrap from their last state cannot be known."""
         if gone:
             raise SpaceError(
-                f"agent {self.agents[min(gone)]!r} is gone from env.agents, but it was never terminated or truncated; "
-                "set one of them on the step in which an agent leaves"
+                f"agent {self.agents[min(gone)]!r} is gone from env.agents, but it was never terminated or truncated",
+                fix="set one of them on the step in which an agent leaves",
             )
 
 
@@ -115,7 +115,7 @@ class AgentRows:
         self._blank = [False] * team.num_agents
 
     def step(self, i: int, result: tuple[Any, Any, Any, Any, Any], *, first: bool) -> int:
-        """``result`` is what the env says of agent ``i``, in the order of Gymnasium's step. Returns the writer's bits."""
+        """Write what the env says of agent ``i``; ``result`` has the order of Gymnasium's step. Returns the writer's bits."""
         try:
             if self.team.narrow[i]:
                 result = (self._widened(i, result[0]), *result[1:])
@@ -128,21 +128,21 @@ class AgentRows:
                 else:
                     write_costs(self.team.costs, result[4], self.out.cost[i])
         except SpaceError as error:
-            raise SpaceError(f"agent {self.team.agents[i]!r}: {error}") from None
+            raise error.of(agent=self.team.agents[i]) from None
         if first:
             self.out.first[i] = True
         self._finish(i, result[0], result[4])
         return code
 
     def start(self, i: int, obs: Any, info: dict[str, Any], *, acting: bool = True) -> None:
-        """The first row of agent ``i``; not ``acting``: it waits for its turn."""
+        """Write the first row of agent ``i``, which waits for its turn if it is not ``acting``."""
         try:
             if self.team.narrow[i]:
                 obs = self._widened(i, obs)
             if not self._writers[i].start(obs):
                 RowWriter(self.team.packer, self.out, i).start(obs)
         except SpaceError as error:
-            raise SpaceError(f"agent {self.team.agents[i]!r}: {error}") from None
+            raise error.of(agent=self.team.agents[i]) from None
         self.out.mask[i] = acting
         if self.out.cost is not None:
             self.out.cost[i] = 0
@@ -152,7 +152,7 @@ class AgentRows:
         return widened(obs, self.team.observation_spaces[i], self.team.observation_space)
 
     def pad(self, i: int) -> None:
-        """Agent ``i`` is not there. Nothing is done where this slot already says so."""
+        """Write that agent ``i`` is not there. Nothing is done where this slot already says so."""
         if self._blank[i]:
             return
         out = self.out
@@ -182,13 +182,13 @@ class AgentRows:
                 offered = _with_surplus(offered, choices, out.action_mask.shape[1])
             out.set_action_mask(i, offered)
         except SpaceError as error:
-            raise SpaceError(f"agent {team.agents[i]!r}: {error}") from None
+            raise error.of(agent=team.agents[i]) from None
 
 
 def check_anyone(env: Any) -> None:
-    """Whether an agent is there after a reset. Others may come late, but with nobody to act the next step would be a reset again."""
+    """Refuse a reset that left no agent. Others may come late, but with nobody to act the next step would be a reset again."""
     if not env.agents:
-        raise SpaceError("reset() left no agents; set self.agents = self.possible_agents[:] in it")
+        raise SpaceError("reset() left no agents", fix="set self.agents = self.possible_agents[:] in it")
 
 
 def _spaces(env: Any, agents: tuple[Any, ...], method: str) -> list[gs.Space]:
@@ -207,7 +207,7 @@ def _common(
     method: str,
     common: Callable[[list[gs.Space]], gs.Space | None],
 ) -> gs.Space:
-    """The space all agents share, or one with room for all of theirs."""
+    """Return the space all agents share, or one with room for all of theirs."""
     space = common(spaces)
     if space is not None:
         return space
@@ -215,16 +215,16 @@ def _common(
     able = "vectors of one dtype, or Dicts of them" if method == "observation_space" else "Discrete"
     raise ConfigError(
         f"{type(env).__name__}: no {method} has room for both {agents[0]!r} and {agents[other]!r}.\n"
-        f"  {agents[0]!r}: {spaces[0]}\n  {agents[other]!r}: {spaces[other]}\n"
-        f"Where they differ they must be {able}; wrap the environment so that they are"
+        f"  {agents[0]!r}: {spaces[0]}\n  {agents[other]!r}: {spaces[other]}",
+        fix=f"Where they differ they must be {able}; wrap the environment so that they are",
     )
 
 
 def _with_surplus(offered: Any, choices: int, columns: int) -> np.ndarray:
-    """What the env offers, or everything, with the choices that only others have masked."""
+    """Return the mask the env offers, or one that allows everything, with the choices that only others have masked."""
     mask = np.zeros(columns, bool)
     given = np.ones(choices, bool) if offered is None else np.asarray(offered, bool).ravel()
     if given.size not in (choices, columns):
-        raise SpaceError(f"action_mask: expected {choices} choices, got {given.size}")
+        raise SpaceError(f"expected {choices} choices, got {given.size}", where="action_mask")
     mask[:choices] = given[:choices]
     return mask

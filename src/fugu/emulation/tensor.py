@@ -45,7 +45,7 @@ GOLDEN, MIX_1, MIX_2 = (x - 2**64 for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5
 
 
 def mix(x: Tensor) -> Tensor:
-    """``Rng::mix`` of native/env.h, int64 for uint64."""
+    """Mix bits as ``Rng::mix`` of native/env.h does, with int64 for uint64."""
     x = (x ^ _shifted(x, 30)) * MIX_1
     x = (x ^ _shifted(x, 27)) * MIX_2
     return x ^ _shifted(x, 31)
@@ -179,7 +179,7 @@ class TensorWorlds:
         before: dict[str, Tensor],
         action: Tensor,
     ) -> After:
-        """What a step makes of all worlds; none of it is memory of what was given."""
+        """Step all worlds and return the outcome, none of which is memory of what was given."""
         begins, on, again = ended, Uniform(key, draws), Uniform(key, draws)
         given = tensors(self._action_layout, action.view(*self._batch, *self._action_layout.row_shape))
         extra = (on,) if self._step_draws else ()
@@ -229,7 +229,7 @@ class TensorWorlds:
         return {**own, **{f"state.{name}": tensor for name, tensor in self._state.items()}}
 
     def _episodes(self, state: dict[str, Tensor], ended: Tensor, returns: Tensor, costs: Tensor, length: Tensor) -> Tensor:
-        """What the episodes that end come to: their number, summed returns and lengths, and what the environment names."""
+        """Sum over the episodes that end: their number, returns and lengths, and what the environment names."""
         values = self._env.log(state) if self._log_names else {}
         columns = [
             ended * float(self._agents),
@@ -241,7 +241,7 @@ class TensorWorlds:
         return torch.stack([column.double() for column in columns]).sum(1)
 
     def _charged(self, given: list[Tensor], begins: Tensor) -> Tensor:
-        """What a step cost, which ``step`` has returned last: ``[*batch, costs]``, nothing of it where an episode begins."""
+        """Return the costs, which ``step`` has returned last: ``[*batch, costs]``, 0 where an episode begins."""
         shape = (*self._batch, len(self.spec.costs))
         if not self.spec.costs:
             return torch.zeros(shape, device=begins.device)
@@ -312,12 +312,12 @@ class RowTensors:
 
 
 def _recording(tensor: Tensor) -> bool:
-    """Whether what is done to it now goes into a CUDA graph: nothing can be compiled meanwhile."""
+    """Return True if what is done to it now goes into a CUDA graph: nothing can be compiled meanwhile."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Each second to the first; on a GPU in one launch for all of a dtype."""
+    """Copy each second to the first; on a GPU in one launch for all of a dtype."""
     kinds: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for to, source in pairs:
         targets, sources = kinds.setdefault(to.dtype, ([], []))
@@ -328,7 +328,7 @@ def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
 
 
 def _leaves(node: Node, value: Any) -> list[Tensor]:
-    """The tensors of ``value``, which has the structure of a space, in the order of its leaves."""
+    """Return the tensors of ``value``, which has the structure of a space, in the order of its leaves."""
     if not node.children:
         return [value]
     if len(value) != len(node.children):

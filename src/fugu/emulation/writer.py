@@ -1,4 +1,4 @@
-"""Write what one agent's environment returned into its row, checked. The pure-Python twin of ``RowWriter`` in native/pack.h.
+"""Write what one agent's environment returned into its row, checked. The pure-Python twin of ``RowWriter`` in native/row_writer.h.
 
 ``RowWriter.step(result)`` takes the tuple of ``env.step`` and answers with a set of bits, ``start(obs)`` takes a first
 observation. The native one answers -1 (or False) to whatever it does not recognise, and then this one decides.
@@ -29,7 +29,7 @@ class RowWriter:
     def step(self, result: Any) -> int:
         obs, reward, terminated, truncated, info = five_values(result)
         if not isinstance(info, dict):
-            raise SpaceError(f"info: expected a dict, got {type(info).__name__}")
+            raise SpaceError(f"expected a dict, got {type(info).__name__}", where="info")
         unscored = self.unscored and isinstance(reward, float | np.floating) and math.isnan(reward)
         gain, ended = math.nan if unscored else number(reward), (flag(terminated, "terminated"), flag(truncated, "truncated"))
         self.packer.pack(obs, self.row)
@@ -50,7 +50,7 @@ class RowWriter:
 
 
 def row_writer(packer: Packer, out: Rows, agent: int = 0) -> Any:
-    """The fastest writer there is for this layout."""
+    """Return the fastest writer there is for this layout."""
     slow = RowWriter(packer, out, agent)
     if packer.fast is None:
         return slow
@@ -59,7 +59,7 @@ def row_writer(packer: Packer, out: Rows, agent: int = 0) -> Any:
 
 
 def five_values(result: Any) -> tuple[Any, Any, Any, Any, Any]:
-    """What ``step`` returned, with the old four-value form (obs, reward, done, info) turned into five."""
+    """Return what ``step`` returned, with the old four-value form (obs, reward, done, info) turned into five."""
     if not isinstance(result, tuple) or len(result) not in (4, 5):
         what = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
         raise SpaceError(f"step() must return (obs, reward, terminated, truncated, info), got {what}")
@@ -75,13 +75,14 @@ def five_values(result: Any) -> tuple[Any, Any, Any, Any, Any]:
 
 def number(reward: Any) -> float:
     if isinstance(reward, np.ndarray) and reward.ndim > 0:
-        raise SpaceError(f"reward: expected a number, got an array {reward.dtype}{list(reward.shape)}; return float(reward)")
+        got = f"an array {reward.dtype}{list(reward.shape)}"
+        raise SpaceError(f"expected a number, got {got}", where="reward", fix="return float(reward)")
     try:
         value = math.nan if isinstance(reward, str | bytes) else float(reward)
     except (TypeError, ValueError, OverflowError):
-        raise SpaceError(f"reward: expected a number, got {type(reward).__name__} {reward!r:.60}") from None
+        raise SpaceError(f"expected a number, got {type(reward).__name__} {reward!r:.60}", where="reward") from None
     if not math.isfinite(np.float32(value)):
-        raise SpaceError(f"reward: {reward!r} is not finite in float32; a reward must be a finite number")
+        raise SpaceError(f"{reward!r} is not finite in float32; a reward must be a finite number", where="reward")
     return value
 
 
@@ -90,4 +91,4 @@ def flag(value: Any, name: str) -> bool:
         return bool(value)
     if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype == bool:
         return bool(value)
-    raise SpaceError(f"{name}: expected a bool, got {type(value).__name__} {value!r:.60}")
+    raise SpaceError(f"expected a bool, got {type(value).__name__} {value!r:.60}", where=name)

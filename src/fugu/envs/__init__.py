@@ -4,8 +4,8 @@ gymnasium.make("fugu.envs:fugu/CartPole-v0")
 gymnasium.make_vec("fugu.envs:fugu/CartPole-v0", num_envs=4096)
 """
 
+from fugu.coding import gym as coding_gym
 from fugu.envs import velocity
-from fugu.envs.coding import gym as coding_gym
 from fugu.envs.registration import gymnasium_id, register
 
 __all__ = ["gymnasium_id", "register"]

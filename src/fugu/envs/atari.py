@@ -16,7 +16,7 @@ NOOPS = 30
 
 
 def make(game: str, *, stack: int = 4, frameskip: int = 4, **kwargs: Any) -> gymnasium.Env:
-    """``game`` is a Gymnasium id such as ``ALE/Pong-v5``; actions repeat by chance one time in four, as that id says."""
+    """Make a game, given by a Gymnasium id such as ``ALE/Pong-v5``; actions repeat by chance one time in four, as that id says."""
     try:
         import ale_py
     except ImportError:
@@ -31,7 +31,7 @@ def make(game: str, *, stack: int = 4, frameskip: int = 4, **kwargs: Any) -> gym
 
 
 class Stacked(gymnasium.Wrapper):
-    """What Gymnasium's ``AtariPreprocessing`` and ``FrameStackObservation`` make of a game, to the byte. The game is asked for the two
+    """A game as Gymnasium's ``AtariPreprocessing`` and ``FrameStackObservation`` make it, to the byte. The game is asked for the two
     screens of a step that are seen, not for all of them and then for those two again."""
 
     def __init__(self, env: gymnasium.Env, stack: int, frameskip: int) -> None:

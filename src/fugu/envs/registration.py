@@ -24,7 +24,7 @@ SPELLED = {"cartpole": "CartPole"}
 
 
 def gymnasium_id(name: str) -> str:
-    """``mountain_car`` -> ``fugu/MountainCar-v0``."""
+    """Return Gymnasium's id of a native environment: ``mountain_car`` -> ``fugu/MountainCar-v0``."""
     return f"fugu/{SPELLED.get(name) or ''.join(word.capitalize() for word in name.split('_'))}-v0"
 
 
@@ -84,7 +84,7 @@ class NativeGymnasiumEnv(gymnasium.Env[Any, Any]):
         return self._observations.unpack(self._rows.obs[0])
 
     def _info(self) -> dict[str, Any]:
-        """``action_mask``, one bool per choice, where the environment offers one."""
+        """Return an info with the ``action_mask``, one bool per choice, where the environment offers one."""
         return (
             {"action_mask": self._rows.action_mask[0].copy()}
             if self._offers_mask and self._rows.action_mask is not None
@@ -100,7 +100,7 @@ def make_vector(
     num_workers: int | None = None,
     **settings: Any,
 ) -> GymnasiumVectorFace:
-    """``num_envs`` worlds of ``name`` on the native backend, with ``num_workers`` threads. Pictures are there on demand."""
+    """Make ``num_envs`` worlds of ``name`` on the native backend, with ``num_workers`` threads. Pictures are there on demand."""
     from fugu.vector.adapters import as_gymnasium
 
     if max_episode_steps is not None:

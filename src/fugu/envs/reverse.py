@@ -14,7 +14,7 @@ END = 1
 
 
 def examples(count: int, *, seed: int = 0, **settings: Any) -> tuple[Tensor, Tensor]:
-    """``obs [count, prompt]`` and ``action [count, answer]``, as they stand in the rows; ``settings`` are the environment's."""
+    """Return ``obs [count, prompt]`` and ``action [count, answer]``, as they stand in the rows; ``settings`` are the environment's."""
     with vector.make("reverse", count, env_kwargs=settings, backend="native", num_workers=1) as vec:
         prompt = torch.from_numpy(vec.reset(seed)[0].copy())
         answer = torch.zeros((count, vec.action_layout.row_shape[0]), dtype=torch.int64)

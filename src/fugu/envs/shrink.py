@@ -16,7 +16,7 @@ from fugu.native import native
 
 
 def shrinker(shape: tuple[int, int], to: tuple[int, int]) -> Callable[[np.ndarray, np.ndarray, np.ndarray], Any]:
-    """``shrink(image, other, out)`` for pictures of ``shape``: ``image`` becomes the brighter of both, ``out`` that, smaller."""
+    """Return ``shrink(image, other, out)`` for pictures of ``shape``: ``image`` becomes the brighter of both, ``out`` that, smaller."""
     return Reference(shape, to) if native is None else native.Shrink(*shape, *to)
 
 
@@ -33,7 +33,7 @@ class Reference:
 
 
 def _taps(old: int, new: int) -> list[list[tuple[int, np.float32]]]:
-    """For each new pixel of an axis: which old ones it covers, and which share of it they are."""
+    """Return for each new pixel of an axis the old ones it covers, and their shares of it."""
     out = []
     for i in range(new):
         begin, end = i * old, (i + 1) * old  # in units of which an old pixel has ``new``

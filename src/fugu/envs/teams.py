@@ -18,7 +18,7 @@ from fugu.errors import ConfigError
 
 
 def with_state(of: Any, **settings: Any) -> WithState:
-    """The environment ``of`` (by name, as everywhere) made with ``settings``."""
+    """Make the environment ``of`` (by name, as everywhere) with ``settings``."""
     return WithState(factories(of, 1)[0].make(**settings))
 
 
@@ -66,7 +66,7 @@ class WithState:
 
 
 def _state_space(env: Any) -> gs.Space:
-    """Declared, or that of a first state."""
+    """Return the space of the state: declared, or that of a first state."""
     declared = getattr(env, "state_space", None)
     if isinstance(declared, gs.Space):
         return declared

@@ -42,7 +42,7 @@ class VelocityCost(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def make(task: str, threshold: float | None = None, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """``task`` is one of ``THRESHOLDS``; ``kwargs`` go to it."""
+    """Make ``task``, one of ``THRESHOLDS``; ``kwargs`` go to it."""
     if task not in THRESHOLDS:
         raise ConfigError(f"no speed is known for {task!r}; there are {', '.join(THRESHOLDS)}.{did_you_mean(task, THRESHOLDS)}")
     env = gymnasium.make(task, disable_env_checker=True, **kwargs)

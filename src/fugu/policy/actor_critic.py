@@ -197,7 +197,7 @@ class ActorCritic(nn.Module):
         leaves = leaf_tensors(self.obs_layout, rows)
         for index, moments in self.moments.items():
             leaves[int(index)] = moments(leaves[int(index)])
-        return self.obs_layout.assemble(leaves)
+        return leaves[0] if self.obs_layout.plain else self.obs_layout.assemble(leaves)
 
 
 def _core(config: PolicyConfig, size_in: int) -> LSTM | MinGRU | None:

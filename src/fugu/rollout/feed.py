@@ -31,7 +31,8 @@ from fugu.rollout.source import Clock, Experience, Source, Stopped
 from fugu.rollout.transfer import Pinned, Transfer
 from fugu.rollout.vec_state import restore_vec, snapshot_vec
 from fugu.spaces.views import TORCH_DTYPES
-from fugu.vector.vecenv import VecEnv, env_seeds
+from fugu.vector.seeds import env_seeds
+from fugu.vector.vecenv import VecEnv
 
 
 class Feed(Source):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fugu.config import fitting
-from fugu.errors import ConfigError, FuguError, MissingExtra, did_you_mean
+from fugu.errors import ConfigError, FuguError, MissingExtra, did_you_mean, nearest
 from fugu.run.metrics import METRICS, describe
 from fugu.run.overview import seconds_of
 from fugu.run.store import RunFolder
@@ -118,8 +118,10 @@ def _limits(folders: Sequence[RunFolder], metric: str) -> list[float]:
 def _near(metric: str, known: Sequence[str]) -> str:
     """The nearest names; ``return`` alone means ``episode/return``."""
     ends = [name for name in known if name.rpartition("/")[2] == metric]
-    hint = f" Did you mean {ends[0]!r}?" if ends else did_you_mean(metric, known)
-    return hint if hint.startswith(" Did") else ""
+    if ends:
+        return f" Did you mean {ends[0]!r}?"
+    near = nearest(metric, known)
+    return did_you_mean(metric, near) if near else ""
 
 
 def _names(folders: Sequence[RunFolder]) -> dict[Path, str]:

@@ -17,6 +17,9 @@ from fugu.errors import FuguError
 from fugu.run import store
 from fugu.trainer.config import TrainConfig, read_config
 
+LEFT = (
+    "ended without a word: its process was killed or left by os._exit; --isolate True gives an environment a process of its own"
+)
 State = Literal["running", "done", "interrupted", "failed", "diverged", "damaged"]
 
 
@@ -79,6 +82,8 @@ def overview(folder: store.RunFolder) -> Overview:
                 state = "done"
         except (OSError, ValueError, KeyError, TypeError):
             state, problem = "damaged", f"{newest}/state.json cannot be read"
+        if state == "interrupted" and folder.ended_without_a_word:
+            state, problem = "failed", LEFT
     return Overview(
         name=folder.name,
         path=str(folder.path),

@@ -80,11 +80,11 @@ class Scene:
         try:
             frame = self.vec.render([0])[0]
         except EnvError as error:
-            if isinstance(error.__cause__, NotImplementedError | AttributeError):
+            if error.caused_by(NotImplementedError, AttributeError):
                 raise FuguError(
                     f"{name} cannot be drawn: it has no render(); give it one that returns uint8 [height, width, 3]"
                 ) from error
-            raise FuguError(f"{name} cannot be drawn: {error.message.splitlines()[0]}") from error
+            raise FuguError(f"{name} cannot be drawn: {error.headline}") from error
         if frame is None:
             raise FuguError(
                 f"{name} cannot be drawn: its render() returned None; let its constructor take render_mode, "

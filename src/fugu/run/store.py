@@ -72,6 +72,17 @@ class RunFolder:
         return self.at / "failed.txt"
 
     @property
+    def running(self) -> Path:
+        """holds the number of the process that trains, for as long as it does"""
+        return self.at / "running"
+
+    @property
+    def ended_without_a_word(self) -> bool:
+        """Whether the process that trained this run was killed, or left by ``os._exit``: its marker stayed, its lock did not."""
+        marker = self.running  # looked at twice: the lock is taken before it is written, and given back after it is removed
+        return marker.exists() and not self.locked and marker.exists()
+
+    @property
     def videos(self) -> Path:
         return self.at / "videos"
 

@@ -7,11 +7,10 @@ import operator
 import os
 import shlex
 import signal
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from fugu.algorithm.find import is_own
 from fugu.config import fitting, fixed_paths, override, to_toml
@@ -170,34 +169,24 @@ class Report:
 
 @contextmanager
 def _noting_failure(run: Run) -> Iterator[None]:
-    """An error that ends the training is kept for ``fugu runs``. So is a call of ``os._exit``, by an environment in this process: it
-    ends on the spot, but neither without a word nor as if all were well."""
-
-    def leave(status: int) -> NoReturn:
-        if os.getpid() != owner:
-            real(status)
-        why = f"os._exit({status}) was called, which ends the process of the training; with --isolate True an environment has its own"
-        note(why)
-        with suppress(Exception):
-            sys.stderr.write(f"\nerror: {why}\n")
-            sys.stderr.flush()
-        real(status or 1)
-
-    def note(why: str) -> None:
-        with suppress(OSError):  # a disk that is full: what matters is said
-            run.folder.failed.write_text(f"{why}\n")
-
-    run.folder.failed.unlink(missing_ok=True)
-    owner, real, os._exit = os.getpid(), os._exit, leave
+    """Keep for ``fugu runs`` how the training ends: the error that ended it, or that nobody could say anything any more, by a
+    marker that is left behind where the process is killed or left by ``os._exit``."""
+    folder, owner = run.folder, os.getpid()
+    folder.failed.unlink(missing_ok=True)
+    with suppress(OSError):  # a disk that is full
+        folder.running.write_text(f"{owner}\n")
     try:
         yield
     except Interrupted:
         raise
     except Exception as error:
-        note(f"{type(error).__name__}: {error}")
+        with suppress(OSError):  # what matters is said
+            folder.failed.write_text(f"{type(error).__name__}: {error}\n")
         raise
     finally:
-        os._exit = real
+        if os.getpid() == owner:  # and no fork of it
+            with suppress(OSError):
+                folder.running.unlink(missing_ok=True)
 
 
 def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:

@@ -61,7 +61,7 @@ class Leaf:
         return self.dtype.itemsize * math.prod(self.shape)
 
     def choice_range(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Lowest and highest value of each element, of the leaf's dtype, where values are choices; None where they are not."""
+        """Return the lowest and highest value of each element, of the leaf's dtype, where values are choices; else None."""
         space = self.space
         if isinstance(space, gs.MultiBinary):
             return np.zeros(space.shape, self.dtype), np.ones(space.shape, self.dtype)
@@ -103,7 +103,7 @@ class Node:
 
 
 class Layout:
-    """Where each leaf of ``space`` lies in a row.
+    """The place of each leaf of ``space`` in a row.
 
     ``dtype`` and ``row_shape`` are those of one row; ``nbytes`` its size. A batch is an array ``[rows, *row_shape]``.
     """
@@ -124,6 +124,8 @@ class Layout:
         dtypes = {leaf.dtype for leaf in placed}
         self.single: bool = len(placed) == 1
         """the row is the one leaf, with its own shape"""
+        self.plain: bool = self.single and self.root.leaf == 0 and not self.root.children
+        """and the space is that leaf itself, in no Dict or Tuple: a value in the structure of the space is the array alone"""
         self.dtype: np.dtype = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.uint8)
         self.row_shape: tuple[int, ...] = placed[0].shape if self.single else (self.nbytes // self.dtype.itemsize,)
         self.dtype_name: str = self.dtype.name
@@ -136,11 +138,11 @@ class Layout:
         """per leaf, where it lies in a row counted in items of the row; plain numbers and strings"""
 
     def zeros(self, *batch: int) -> np.ndarray:
-        """A zeroed batch of rows, ``[*batch, *row_shape]``."""
+        """Return a zeroed batch of rows, ``[*batch, *row_shape]``."""
         return np.zeros((*batch, *self.row_shape), self.dtype)
 
     def flat(self, rows: np.ndarray) -> np.ndarray:
-        """Rows as bytes, ``[*batch, nbytes]``; a view."""
+        """Return rows as bytes, ``[*batch, nbytes]``; a view."""
         batch = rows.shape[: rows.ndim - len(self.row_shape)]
         if not rows.flags.c_contiguous:
             raise SpaceError(f"rows must be contiguous to be seen as bytes; got strides {rows.strides}")
@@ -149,14 +151,16 @@ class Layout:
         return rows.reshape(-1).view(np.uint8).reshape(*batch, self.nbytes)
 
     def leaf_views(self, rows: np.ndarray) -> list[np.ndarray]:
-        """One view ``[*batch, *leaf.shape]`` per leaf into rows ``[*batch, *row_shape]``."""
+        """Return one view ``[*batch, *leaf.shape]`` per leaf into rows ``[*batch, *row_shape]``."""
         batch = rows.shape[: rows.ndim - len(self.row_shape)]
         if rows.dtype != self.dtype or rows.shape != batch + self.row_shape:
             raise SpaceError(f"expected {self.describe_rows()}, got {rows.dtype}{list(rows.shape)}")
         if self.single:
             return [rows]
         if rows.size and rows.strides[-1] != rows.itemsize:
-            raise SpaceError(f"each row must be contiguous, got strides {rows.strides} bytes; copy them first: rows.copy()")
+            raise SpaceError(
+                f"each row must be contiguous, got strides {rows.strides} bytes", fix="copy them first: rows.copy()"
+            )
         views = []
         for leaf, span in zip(self.leaves, self.spans, strict=True):
             part = rows[..., span.start : span.start + span.length]
@@ -166,18 +170,18 @@ class Layout:
         return views
 
     def views(self, rows: np.ndarray) -> Any:
-        """The batch as the space's own structure (dicts and tuples of arrays); every array is a view."""
+        """Return the batch in the space's own structure (dicts and tuples of arrays); every array is a view."""
         return self.assemble(self.leaf_views(rows))
 
     def assemble(self, leaves: Sequence[Any]) -> Any:
-        """Leaf values in order -> the space's structure. Works on arrays, tensors or anything else.
+        """Put leaf values, given in order, into the space's structure. Works on arrays, tensors or anything else.
 
         A OneOf becomes ``{"choice": ..., "options": (...)}``, a Sequence ``{"length": ..., "items": ...}``.
         """
         return _assemble(self.root, leaves)
 
     def describe_rows(self) -> str:
-        """``rows uint8[..., 24]``, for messages."""
+        """Return ``rows uint8[..., 24]``, for messages."""
         return f"rows {self.dtype}[{', '.join(['...', *map(str, self.row_shape)])}]"
 
     def __eq__(self, other: object) -> bool:
@@ -203,7 +207,7 @@ def bound(space: gs.Sequence, max_length: int) -> gs.Sequence:
 
 
 def maxima(space: gs.Space) -> list[int | None]:
-    """The declared maxima of all Sequences in ``space``, which Gymnasium's own comparison of spaces leaves out."""
+    """Return the declared maxima of all Sequences in ``space``, which Gymnasium's own comparison of spaces leaves out."""
     if isinstance(space, gs.Sequence):
         return [getattr(space, "fugu_max_length", None), *maxima(space.feature_space)]
     if isinstance(space, gs.Dict):
@@ -214,7 +218,7 @@ def maxima(space: gs.Space) -> list[int | None]:
 
 
 def convert(space: Any) -> gs.Space:
-    """A Gymnasium space from a Gymnasium space or one of the old ``gym`` package (recognised by class name)."""
+    """Return a Gymnasium space, made from one of the old ``gym`` package (recognised by class name) if it is not one already."""
     if isinstance(space, gs.Space):
         return space
     name = type(space).__name__
@@ -234,7 +238,7 @@ def convert(space: Any) -> gs.Space:
 
 
 def path_name(path: Path) -> str:
-    """``("a", 0, "b")`` -> ``a/0/b``."""
+    """Write a path as a person would: ``("a", 0, "b")`` -> ``a/0/b``."""
     return "/".join(str(part) for part in path)
 
 
@@ -268,23 +272,28 @@ def _build(space: gs.Space, path: Path, code: str, leaves: list[Leaf], lead: tup
         maximum = getattr(space, "fugu_max_length", None)
         if maximum is None:
             raise SpaceError(
-                f"{_at(path)}: a Sequence has no maximum length, but a row has a fixed size. Declare one: "
-                f"fugu.spaces.bound({code}, max_length=32)"
+                "a Sequence has no maximum length, but a row has a fixed size",
+                where=_at(path),
+                fix=f"Declare one: fugu.spaces.bound({code}, max_length=32)",
             )
         length = leaf(np.int64, (), (*path, "length"), gs.Discrete(maximum + 1))
         part = _build(space.feature_space, (*path, "items"), f"{code}.feature_space", leaves, (*lead, maximum))
         return Node(space, path, length, children=(part,), maximum=maximum)
     if isinstance(space, gs.Graph):
         raise SpaceError(
-            f"{_at(path)}: Graph spaces have no fixed size and are not supported. Instead declare a Dict with padded arrays: "
+            "Graph spaces have no fixed size and are not supported",
+            where=_at(path),
+            fix="Instead declare a Dict with padded arrays: "
             "Dict(nodes=Box(shape=(max_nodes, ...)), edges=Box(shape=(max_edges, ...)), edge_links=Box(shape=(max_edges, 2), "
-            "dtype=np.int64), num_nodes=Discrete(max_nodes + 1), num_edges=Discrete(max_edges + 1))"
+            "dtype=np.int64), num_nodes=Discrete(max_nodes + 1), num_edges=Discrete(max_edges + 1))",
         )
     if hasattr(space, "mission_func") and hasattr(space, "ordered_placeholders"):
         return _text(space, path, *_missions(space), leaf)
     raise SpaceError(
-        f"{_at(path)}: {type(space).__name__} is not a space fugu can lay out. Supported: Box, Discrete, MultiDiscrete, "
-        "MultiBinary, Text, Tuple, Dict, OneOf, Sequence. Convert it with gymnasium.wrappers.TransformObservation."
+        f"{type(space).__name__} is not a space fugu can lay out. Supported: Box, Discrete, MultiDiscrete, "
+        "MultiBinary, Text, Tuple, Dict, OneOf, Sequence",
+        where=_at(path),
+        fix="Convert it with gymnasium.wrappers.TransformObservation",
     )
 
 
@@ -296,7 +305,7 @@ def _text(space: gs.Space, path: Path, charset: Iterable[str], maximum: int, lea
 
 
 def _missions(space: Any) -> tuple[set[str], int]:
-    """The characters and the greatest length of a MiniGrid MissionSpace's texts."""
+    """Return the characters and the greatest length of a MiniGrid MissionSpace's texts."""
     if _takes_any_text(space):
         return set(string.printable), OPEN_TEXT_LENGTH
     choices = space.ordered_placeholders or []
@@ -315,13 +324,15 @@ def _missions(space: Any) -> tuple[set[str], int]:
 
 
 def _takes_any_text(space: Any) -> bool:
-    """BabyAI declares one mission, writes many others, and says that its space contains everything."""
+    """Return True for BabyAI's space, which declares one mission, allows many others and says that it contains everything."""
     return not space.ordered_placeholders and bool(space.contains("\0 not a mission"))
 
 
 def _check_dtype(space: gs.Space, path: Path) -> None:
     if space.dtype is None or np.dtype(space.dtype).kind not in "biuf" or np.dtype(space.dtype).itemsize > 8:
-        raise SpaceError(f"{_at(path)}: dtype {space.dtype} is not supported; use a bool, integer or float of at most 8 bytes")
+        raise SpaceError(
+            f"dtype {space.dtype} is not supported", where=_at(path), fix="use a bool, integer or float of at most 8 bytes"
+        )
 
 
 def _assemble(node: Node, leaves: Sequence[Any]) -> Any:

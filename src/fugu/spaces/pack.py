@@ -47,19 +47,19 @@ class Packer:
         self.pack_reference(value, row)
 
     def pack_reference(self, value: Any, row: np.ndarray) -> None:
-        """What ``pack`` means, in plain Python; also what explains a value that does not fit."""
+        """Pack in plain Python. This is what ``pack`` means, and what explains a value that does not fit."""
         if not isinstance(row, np.ndarray):
             raise SpaceError(
-                f"expected a row to write into, got {_show(row)}; of one-number rows take rows[i, ...], not rows[i]"
+                f"expected a row to write into, got {_show(row)}", fix="of one-number rows take rows[i, ...], not rows[i]"
             )
         _pack(self, self.layout.root, value, self._leaf_views(row), ())
 
     def unpack(self, row: np.ndarray) -> Any:
-        """The value stored in ``row``; arrays are copies."""
+        """Return the value stored in ``row``; arrays are copies."""
         return unpack_node(self.layout.root, self._leaf_views(row), ())
 
     def unpack_batch(self, rows: np.ndarray) -> tuple[Any, ...]:
-        """The values of a batch of rows."""
+        """Return the values of a batch of rows."""
         return tuple(self.unpack(row) for row in rows)
 
     def _leaf_views(self, row: np.ndarray) -> list[np.ndarray]:
@@ -88,24 +88,24 @@ def _pack(packer: Packer, node: Node, value: Any, views: list[np.ndarray], at: t
 
 
 def _check_parts(node: Node, value: Any) -> None:
-    """A Dict takes a mapping with exactly its keys, a Tuple a tuple or list of its length."""
+    """Refuse all but a mapping with exactly the keys of a Dict, or a tuple or list of the length of a Tuple."""
     if isinstance(node.space, gs.Tuple):
         if not isinstance(value, tuple | list) or len(value) != len(node.children):
-            raise SpaceError(f"{_at(node)}: expected a tuple of {len(node.children)}, got {_show(value)}")
+            raise SpaceError(f"expected a tuple of {len(node.children)}, got {_show(value)}", where=_at(node))
         return
     if not isinstance(value, Mapping):
-        raise SpaceError(f"{_at(node)}: expected a dict with keys {list(node.keys)}, got {_show(value)}")
+        raise SpaceError(f"expected a dict with keys {list(node.keys)}, got {_show(value)}", where=_at(node))
     missing, extra = set(node.keys) - set(value), set(value) - set(node.keys)
     if missing or extra:
         found = [
             f"{what} {', '.join(sorted(map(repr, keys)))}" for what, keys in (("missing", missing), ("unknown", extra)) if keys
         ]
-        raise SpaceError(f"{_at(node)}: expected the keys {list(node.keys)}; {'; '.join(found)}")
+        raise SpaceError(f"expected the keys {list(node.keys)}; {'; '.join(found)}", where=_at(node))
 
 
 def _pack_one_of(packer: Packer, node: Node, value: Any, views: list[np.ndarray], at: tuple[int, ...]) -> None:
     if not isinstance(value, tuple) or len(value) != 2:
-        raise SpaceError(f"{_at(node)}: expected (choice below {len(node.children)}, value), got {_show(value)}")
+        raise SpaceError(f"expected (choice below {len(node.children)}, value), got {_show(value)}", where=_at(node))
     choice = int(_checked_array(packer, node.leaf, value[0]))
     views[node.leaf][at] = choice
     for option, child in enumerate(node.children):
@@ -122,11 +122,12 @@ def _pack_sequence(packer: Packer, node: Node, value: Any, views: list[np.ndarra
     elif isinstance(value, tuple | list):
         items = value
     else:
-        raise SpaceError(f"{_at(node)}: expected a tuple of values, got {_show(value)}")
+        raise SpaceError(f"expected a tuple of values, got {_show(value)}", where=_at(node))
     if len(items) > node.maximum:
         raise SpaceError(
-            f"{_at(node)}: a Sequence of {len(items)} does not fit the declared maximum of {node.maximum}; "
-            f"raise it with fugu.spaces.bound(space, max_length={len(items)})"
+            f"a Sequence of {len(items)} does not fit the declared maximum of {node.maximum}",
+            where=_at(node),
+            fix=f"raise it with fugu.spaces.bound(space, max_length={len(items)})",
         )
     _zero(node.children[0], views, at)
     views[node.leaf][at] = len(items)
@@ -135,32 +136,32 @@ def _pack_sequence(packer: Packer, node: Node, value: Any, views: list[np.ndarra
 
 
 def _unstack(node: Node, value: Any) -> Sequence[Any]:
-    """The elements of a stacked Sequence value; ``node`` is that of one element.
+    """Return the elements of a stacked Sequence value; ``node`` is that of one element.
 
     Gymnasium stacks arrays along a new first axis, Dicts and Tuples part by part, and leaves the rest as tuples.
     """
     space = node.space
     if not isinstance(space, gs.Dict | gs.Tuple):
         if not isinstance(value, np.ndarray | tuple | list) or (isinstance(value, np.ndarray) and value.ndim == 0):
-            raise SpaceError(f"{_at(node)}: expected stacked values, got {_show(value)}")
+            raise SpaceError(f"expected stacked values, got {_show(value)}", where=_at(node))
         return list(value)
     _check_parts(node, value)
     children = dict(zip(node.keys, node.children, strict=True))
     parts = {key: _unstack(child, value[key]) for key, child in children.items() if _has_leaves(child)}
     lengths = [len(part) for part in parts.values()]
     if len(set(lengths)) > 1:
-        raise SpaceError(f"{_at(node)}: expected parts stacked to one length, got lengths {lengths}")
+        raise SpaceError(f"expected parts stacked to one length, got lengths {lengths}", where=_at(node))
     items = [[parts[key][i] if key in parts else value[key] for key in node.keys] for i in range(max(lengths, default=0))]
     return [tuple(item) if isinstance(space, gs.Tuple) else dict(zip(node.keys, item, strict=True)) for item in items]
 
 
 def _has_leaves(node: Node) -> bool:
-    """An empty Dict or Tuple has none; stacked, nothing in it tells how often it was stacked."""
+    """Return False for an empty Dict or Tuple: stacked, nothing in it tells how often it was stacked."""
     return node.leaf >= 0 or any(map(_has_leaves, node.children))
 
 
 def _stack(node: Node, items: Sequence[Any]) -> Any:
-    """The inverse of ``_unstack``."""
+    """Stack elements: the inverse of ``_unstack``."""
     space = node.space
     if isinstance(space, gs.Dict | gs.Tuple):
         parts = [_stack(child, [item[key] for item in items]) for key, child in zip(node.keys, node.children, strict=True)]
@@ -175,81 +176,86 @@ def _stack(node: Node, items: Sequence[Any]) -> Any:
 
 def _pack_text(node: Node, codes: dict[str, int], value: Any, out: np.ndarray) -> None:
     if not isinstance(value, str):
-        raise SpaceError(f"{_at(node)}: expected a str, got {_show(value)}")
+        raise SpaceError(f"expected a str, got {_show(value)}", where=_at(node))
     if len(value) > len(out):
-        raise SpaceError(f"{_at(node)}: text of {len(value)} characters does not fit max_length={len(out)}: {value!r}")
+        raise SpaceError(f"text of {len(value)} characters does not fit max_length={len(out)}: {value!r}", where=_at(node))
     unknown = sorted(set(value) - set(codes))
     if unknown:
-        raise SpaceError(f"{_at(node)}: characters {unknown} are not in the space's charset; add them to Text(charset=...)")
+        raise SpaceError(
+            f"characters {unknown} are not in the space's charset", where=_at(node), fix="add them to Text(charset=...)"
+        )
     out[...] = 0
     out[: len(value)] = [codes[character] for character in value]
 
 
 def _checked_array(packer: Packer, index: int, value: Any) -> np.ndarray:
-    """``value`` as an array of the leaf's dtype and shape, or an error that says what is wrong with it."""
+    """Return ``value`` as an array of the leaf's dtype and shape, or raise an error that says what is wrong with it."""
     leaf = packer.layout.leaves[index]
     name, dtype = leaf.name or "value", leaf.dtype
     array = _as_array(leaf, name, value)
     if isinstance(value, bool | int | float | list | tuple) and not isinstance(value, np.generic):
         if array.size and not _kind_fits(array.dtype.kind, dtype.kind):
-            raise SpaceError(f"{name}: the space says {dtype}, got {_show(value)}")
+            raise SpaceError(f"the space says {dtype}, got {_show(value)}", where=name)
     elif not _dtype_fits(leaf, array.dtype, packer.cast):
         raise SpaceError(
-            f"{name}: the space says {dtype}, got {array.dtype}. "
-            f"Return value.astype(np.{dtype.name}), or declare the space with dtype=np.{array.dtype.name}"
-            + (", or allow it with cast=True" if np.can_cast(array.dtype, dtype, "same_kind") else "")
+            f"the space says {dtype}, got {array.dtype}",
+            where=name,
+            fix=f"Return value.astype(np.{dtype.name}), or declare the space with dtype=np.{array.dtype.name}"
+            + (", or allow it with cast=True" if np.can_cast(array.dtype, dtype, "same_kind") else ""),
         )
     if dtype.kind in "iu" and array.dtype != dtype and array.size:
         info = np.iinfo(dtype)
         if int(array.min()) < info.min or int(array.max()) > info.max:
-            raise SpaceError(f"{name}: {_brief(array.tolist())} does not fit {dtype}")
+            raise SpaceError(f"{_brief(array.tolist())} does not fit {dtype}", where=name)
     with np.errstate(over="ignore"):  # a float too wide becomes infinite, and is refused as such
         out = array.astype(dtype, copy=False)
     choices = packer.ranges[index]
     if choices is not None and ((out < choices[0]) | (out > choices[1])).any():
-        raise SpaceError(f"{name}: {_brief(array.tolist())} is outside {leaf.space}")
+        raise SpaceError(f"{_brief(array.tolist())} is outside {leaf.space}", where=name)
     if packer.finite and dtype.kind == "f" and not np.isfinite(out).all():
         where = np.argwhere(~np.isfinite(np.atleast_1d(out)))[0].tolist()
         raise SpaceError(
-            f"{name}: {np.atleast_1d(out)[tuple(where)]} at index {where}; an observation must be finite. "
-            "Fix the env, or allow it with check_finite=False"
+            f"{np.atleast_1d(out)[tuple(where)]} at index {where}; an observation must be finite",
+            where=name,
+            fix="Fix the env, or allow it with check_finite=False",
         )
     return out
 
 
 def _as_array(leaf: Leaf, name: str, value: Any) -> np.ndarray:
-    """``value`` as an array of numbers with the leaf's shape and a dtype of its own."""
+    """Return ``value`` as an array of numbers with the leaf's shape and a dtype of its own."""
     shape = leaf.shape[leaf.lead :]
     try:
         array = np.asarray(value)
         if array.dtype == np.float64 and leaf.dtype == np.uint64 and isinstance(value, list | tuple):
             array = _large_whole_numbers(value, array)
     except Exception as error:  # ragged lists, or whatever an object's own __array__ raises
-        raise SpaceError(f"{name}: expected {leaf.dtype}{list(shape)}, got {_show(value)}") from error
+        raise SpaceError(f"expected {leaf.dtype}{list(shape)}, got {_show(value)}", where=name) from error
     if array.dtype.kind not in "biuf":
-        raise SpaceError(f"{name}: expected {leaf.dtype}{list(shape)}, got {_show(value)}")
+        raise SpaceError(f"expected {leaf.dtype}{list(shape)}, got {_show(value)}", where=name)
     if array.shape != shape:
         raise SpaceError(
-            f"{name}: the space says shape {list(shape)}, got {list(array.shape)}. "
-            "Return that shape or declare the space with the shape you return"
+            f"the space says shape {list(shape)}, got {list(array.shape)}",
+            where=name,
+            fix="Return that shape or declare the space with the shape you return",
         )
     return array
 
 
 def _large_whole_numbers(value: Any, array: np.ndarray) -> np.ndarray:
-    """numpy reads a list of whole numbers as floats once some of them exceed int64 and others do not; these stay whole."""
+    """Keep whole numbers whole: numpy reads a list of them as floats once some exceed int64 and others do not."""
     numbers = np.array(value, object)
     whole = all(isinstance(number, int | np.integer) for number in numbers.flat)
     return numbers.astype(np.uint64) if whole and numbers.min() >= 0 else array
 
 
 def _kind_fits(got: str, want: str) -> bool:
-    """Python numbers and lists carry no width: whole ones go into any number, real ones into floats, bools into all."""
+    """Compare kinds alone, as Python numbers carry no width: whole ones go into any number, real ones into floats, bools into all."""
     return got == "b" or want == "f" or (got in "iu" and want in "iu")
 
 
 def _dtype_fits(leaf: Leaf, got: np.dtype, cast: bool) -> bool:
-    """Arrays carry a dtype. It must be the leaf's, unless ``cast``; a choice may come as any integer, its range is checked."""
+    """Compare dtypes: an array's must be the leaf's, unless ``cast``; a choice may come as any integer, its range is checked."""
     if isinstance(leaf.space, gs.Discrete) and got.kind in "iub":
         return True
     return np.can_cast(got, leaf.dtype, "same_kind" if cast else "equiv")
@@ -263,7 +269,7 @@ def _zero(node: Node, views: list[np.ndarray], at: tuple[int, ...]) -> None:
 
 
 def unpack_node(node: Node, views: Sequence[np.ndarray], at: tuple[int, ...]) -> Any:
-    """The value at ``node``; ``at`` indexes the axes in front of each leaf: of a batch, and of the Sequences around it."""
+    """Return the value at ``node``; ``at`` indexes the axes in front of each leaf: of a batch, and of the Sequences around it."""
     space = node.space
     if isinstance(space, gs.Dict):
         return {key: unpack_node(child, views, at) for key, child in zip(node.keys, node.children, strict=True)}
@@ -285,12 +291,14 @@ def unpack_node(node: Node, views: Sequence[np.ndarray], at: tuple[int, ...]) ->
 
 def _within(node: Node, number: int, highest: int) -> int:
     if not 0 <= number <= highest:
-        raise SpaceError(f"{_at(node)}: the row holds {number}, expected 0..{highest} for {node.space}; it was not packed here")
+        raise SpaceError(
+            f"the row holds {number}, expected 0..{highest} for {node.space}; it was not packed here", where=_at(node)
+        )
     return number
 
 
 def _plan(packer: Packer, node: Node) -> Any:
-    """The tree as nested tuples for ``native/pack.h``; None if it holds a OneOf or a Sequence."""
+    """Return the tree as nested tuples for ``native/pack.h``; None if it holds a OneOf or a Sequence."""
     space = node.space
     if isinstance(space, gs.Dict | gs.Tuple):
         parts = tuple(_plan(packer, child) for child in node.children)

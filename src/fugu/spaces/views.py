@@ -41,12 +41,12 @@ INDUCTOR_VIEWS_BOOL = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 1
 
 
 def tensors(layout: Layout, rows: Tensor) -> Any:
-    """The batch as the space's own structure, as ``Layout.views`` gives it for numpy; every tensor is a view."""
+    """Return the batch in the space's own structure, as ``Layout.views`` does for numpy; every tensor is a view."""
     return layout.assemble(leaf_tensors(layout, rows))
 
 
 def leaf_tensors(layout: Layout, rows: Tensor) -> list[Tensor]:
-    """One view ``[*batch, *leaf.shape]`` per leaf, in the order of ``layout.leaves``."""
+    """Return one view ``[*batch, *leaf.shape]`` per leaf, in the order of ``layout.leaves``."""
     _check(layout, rows)
     if layout.single:
         return [rows]
@@ -66,7 +66,7 @@ def leaf_tensors(layout: Layout, rows: Tensor) -> list[Tensor]:
 
 
 def _traced(layout: Layout, rows: Tensor) -> list[Tensor]:
-    """The same views in steps that a compiler sees through, which offsets and strides are not; inside a graph steps cost nothing."""
+    """Return the same views by steps that a compiler sees through, unlike offsets and strides; inside a graph they cost nothing."""
     views = []
     for start, length, dtype, shape in layout.spans:
         part = rows.narrow(-1, start, length)
@@ -82,7 +82,7 @@ def _traced(layout: Layout, rows: Tensor) -> list[Tensor]:
 
 @functools.cache
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of an array of that shape that lies in one piece, in items."""
+    """Return the strides, in items, of an array of that shape that lies in one piece."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
@@ -101,8 +101,8 @@ def write_leaves(layout: Layout, rows: Tensor, leaves: Sequence[Tensor]) -> None
         dtype = TORCH_DTYPES[name]
         if leaf.shape != batch + shape or (leaf.dtype.is_floating_point and not dtype.is_floating_point):
             raise SpaceError(
-                f"{layout.leaves[index].name or 'value'}: expected {name}{list(batch + shape)} or what converts to it, "
-                f"got {_describe(leaf)}"
+                f"expected {name}{list(batch + shape)} or what converts to it, got {_describe(leaf)}",
+                where=layout.leaves[index].name or "value",
             )
         if layout.single:
             rows.copy_(leaf)
@@ -119,14 +119,14 @@ def write_leaves(layout: Layout, rows: Tensor, leaves: Sequence[Tensor]) -> None
 
 
 def _reinterpret(items: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same bytes as ``dtype``; a view."""
+    """View the same bytes as ``dtype``."""
     if torch.bool in (items.dtype, dtype) and not INDUCTOR_VIEWS_BOOL and torch.compiler.is_compiling():
         return items.to(dtype)  # the same value for bytes that hold 0 and 1; inside a graph it costs nothing either
     return items.view(dtype)
 
 
 def _split_last_axis(part: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """``[*batch, items]`` -> ``[*batch, *shape]``, a view.
+    """View ``[*batch, items]`` as ``[*batch, *shape]``.
 
     The batch sizes must not be named: torch 2.13 cannot give back a view that changed the dtype and whose sizes are
     symbolic (it takes the strides of the new dtype for those of the old one). Windows say the same without them.
@@ -139,7 +139,7 @@ def _split_last_axis(part: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _check(layout: Layout, rows: Tensor) -> torch.Size:
-    """The batch axes of ``rows``, which must be rows of this layout."""
+    """Return the batch axes of ``rows``, which must be rows of this layout."""
     axes = rows.dim() - len(layout.row_shape)
     if rows.dtype != TORCH_DTYPES[layout.dtype_name] or axes < 0 or rows.shape[axes:] != layout.row_shape:
         raise SpaceError(f"expected {layout.describe_rows()}, got {_describe(rows)}")
@@ -147,13 +147,14 @@ def _check(layout: Layout, rows: Tensor) -> torch.Size:
 
 
 def _check_memory(layout: Layout, rows: Tensor) -> None:
-    """Each row lies in one piece, and where its widest item may lie."""
+    """Refuse rows that do not lie in one piece, or not where their widest item may lie."""
     if rows.numel() == 0:
         return
     strides = rows.stride()
     if strides[-1] != 1 and layout.row_shape[0] > 1:
         raise SpaceError(
-            f"each row must be contiguous, got strides {list(strides)} of {_describe(rows)}; copy them first: rows.contiguous()"
+            f"each row must be contiguous, got strides {list(strides)} of {_describe(rows)}",
+            fix="copy them first: rows.contiguous()",
         )
     step = layout.alignment
     if step == 1 or torch.compiler.is_compiling():  # the offset cannot be traced; torch itself refuses bad ones, less clearly
@@ -161,7 +162,8 @@ def _check_memory(layout: Layout, rows: Tensor) -> None:
     if rows.storage_offset() % step or any(stride % step for stride in strides[:-1]):
         raise SpaceError(
             f"each row must start at a multiple of {step} items of its memory, because its widest leaf has {step}; got offset "
-            f"{rows.storage_offset()} and strides {list(strides)}; copy the rows first: rows.clone()"
+            f"{rows.storage_offset()} and strides {list(strides)}",
+            fix="copy the rows first: rows.clone()",
         )
 
 

@@ -1,4 +1,4 @@
-"""A vector env as other libraries know it: ``as_gymnasium`` and ``as_sb3``.
+"""Adapt a vector env to the interfaces of other libraries: ``as_gymnasium`` and ``as_sb3``.
 
 In: whatever ``vector.make`` takes, or a ``VecEnv``. Out: a real ``gymnasium.vector.VectorEnv`` or a real Stable-Baselines3
 ``VecEnv``; code written for those runs on it unchanged. Both show one agent per environment. This file opens the vector env
@@ -44,7 +44,7 @@ def as_gymnasium(
     episode_stats: bool = False,
     **make_settings: Any,
 ) -> GymnasiumVectorFace:
-    """``env`` (anything ``make`` takes, or a ``VecEnv``) as a ``gymnasium.vector.VectorEnv``.
+    """Return ``env`` (anything ``make`` takes, or a ``VecEnv``) as a ``gymnasium.vector.VectorEnv``.
 
     ``autoreset_mode`` is next-step unless said otherwise (of a ``VecEnv``: the one it was made with). With ``copy=False``
     observations are views that the second step after them overwrites. ``episode_stats`` adds ``infos["episode"]`` to the step
@@ -61,7 +61,7 @@ def as_gymnasium(
 
 
 def as_sb3(env: Any, num_envs: int | None = None, **make_settings: Any) -> SB3Face:
-    """``env`` (anything ``make`` takes, or a ``VecEnv`` made with ``autoreset="same_step"``) as a Stable-Baselines3 ``VecEnv``.
+    """Return ``env`` (anything ``make`` takes, or a ``VecEnv`` made with ``autoreset="same_step"``) as a Stable-Baselines3 ``VecEnv``.
 
     The step that ends an episode carries ``info["episode"]``, so no Monitor is needed. ``make_settings`` go to ``make``, with
     ``cast=True`` unless said otherwise. A ``seed`` among them is used by the first reset before which ``seed()`` was not called.
@@ -103,17 +103,17 @@ class BatchReader:
 
 @contextmanager
 def attribute_errors() -> Iterator[None]:
-    """A missing attribute of an environment as the ``AttributeError`` that callers of other libraries catch."""
+    """Raise for a missing attribute of an environment the ``AttributeError`` that callers of other libraries catch."""
     try:
         yield
     except EnvError as error:
-        if str(error).startswith("AttributeError:"):
+        if error.caused_by(AttributeError):
             raise AttributeError(str(error)) from error
         raise
 
 
 def _open(name: str, env: Any, num_envs: int | None, autoreset: Autoreset | None, settings: dict[str, Any]) -> VecEnv:
-    """The vector env behind a face, checked; closed again if it does not fit."""
+    """Open the vector env behind an adapter and check it; close it again if it does not fit."""
     if isinstance(env, VecEnv):
         given = [*settings, *["num_envs"] * (num_envs is not None)]
         if given:

@@ -63,7 +63,7 @@ class GymnasiumVectorFace(VectorEnv[Any, Any, np.ndarray]):
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """One value for all environments, or a list or tuple with one for each."""
+        """Set an attribute: one value for all environments, or a list or tuple with one for each."""
         self.vec.set_attr(name, values)
 
     @property
@@ -99,7 +99,7 @@ class GymnasiumVectorFace(VectorEnv[Any, Any, np.ndarray]):
         return rows
 
     def _costs(self) -> dict[str, Any]:
-        """What the step cost, by name, with who has it: everyone."""
+        """Return the costs of the step by name, each with Gymnasium's mask of who has it: everyone."""
         cost, everyone = self.vec.rows.cost, np.ones(self.num_envs, bool)
         if cost is None:
             return {}
@@ -113,7 +113,7 @@ class GymnasiumVectorFace(VectorEnv[Any, Any, np.ndarray]):
         return out
 
     def _add_final_obs(self, obs: np.ndarray, ended: np.ndarray, infos: Infos) -> None:
-        """A replaced environment has no final observation; the last one known, which its row holds, stands for it."""
+        """Add final observations to the infos. A replaced environment has none; the last one known, in its row, stands for it."""
         packer = Packer(self.vec.obs_layout, finite=False)
         for i in np.flatnonzero(ended).tolist():
             info = infos.setdefault(i, {})
@@ -126,7 +126,7 @@ def _arrays_only(node: Any) -> bool:
 
 
 def _registered_spec(vec: VecEnv) -> Any:
-    """The registry's spec of the environments, None where they have none."""
+    """Return the registry's spec of the environments, or None."""
     try:
         return vec.get_attr("spec", envs=[0])[0]
     except (EnvError, ConfigError):  # no such attribute, or native worlds, which have none

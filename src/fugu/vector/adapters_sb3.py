@@ -80,7 +80,7 @@ class SB3Face(SB3VecEnv):
         return self.vec.render()
 
     def _infos(self, found: Infos, obs: np.ndarray, done: np.ndarray) -> list[dict[str, Any]]:
-        """One dict per environment; of those that ended, the info of the ending, while the reset's goes to ``reset_infos``."""
+        """Return one dict per environment; of those that ended, the info of the ending. The reset's info goes to ``reset_infos``."""
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for i, info in found.items():
             if done[i] and "final_obs" in info:

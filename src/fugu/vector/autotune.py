@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import psutil
 
+from fugu.emulation.actions import action_rows, allowed
 from fugu.emulation.build import is_compiled
-from fugu.emulation.check.actions import action_rows, allowed
 from fugu.errors import ConfigError
 from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.make import make
@@ -47,7 +47,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What ``autotune`` measured. ``best`` is the config to use."""
+    """The measurements of ``autotune``. ``best`` is the config to use."""
 
     env: str
     """as one would write it in Python"""
@@ -57,14 +57,14 @@ class Tuning:
 
     @property
     def python(self) -> str:
-        """The line of Python that uses ``best``."""
+        """Return the line of Python that uses ``best``."""
         kwargs = f", env_kwargs={dict(self.env_kwargs)!r}" if self.env_kwargs else ""
         settings = "".join(f", {name}={value!r}" for name, value in chosen(self.best).items())
         return f"fugu.vector.make({self.env}, {self.best.num_envs}{kwargs}{settings})"
 
     @property
     def flags(self) -> str:
-        """``best`` as command-line flags."""
+        """Return ``best`` as command-line flags."""
         flags = [f"--num-envs {self.best.num_envs}"]
         for name, value in chosen(self.best).items():
             flag = "--" + name.replace("_", "-")
@@ -93,7 +93,7 @@ def autotune(env: Any, num_envs: int = 64, *, seconds: float = 0.5, env_kwargs: 
 
 
 def settings(num_envs: int, cores: int, native: bool = False) -> list[Trial]:
-    """What to try, simplest first. All of it is valid for ``num_envs``. ``native`` environments are stepped by threads."""
+    """List the settings to try, simplest first. All are valid for ``num_envs``. ``native`` environments are stepped by threads."""
     if native:
         return _native_settings(num_envs, cores)
     trials = [Trial("serial", VectorConfig(num_envs=num_envs, backend="serial"))]
@@ -131,7 +131,7 @@ def _native_settings(num_envs: int, cores: int) -> list[Trial]:
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
-    """The simplest trial (they come simplest first) that is as good as the fastest within ``TIE``."""
+    """Return the simplest trial (they come simplest first) that is as fast as the fastest within ``TIE``."""
     fastest = max(trial.steps_per_second for trial in trials)
     return next(trial for trial in trials if not trial.error and trial.steps_per_second >= (1 - TIE) * fastest)
 
@@ -217,7 +217,7 @@ class _noting:
 
 
 def chosen(config: VectorConfig) -> dict[str, Any]:
-    """The settings of ``config`` that differ from the defaults, ``backend`` always."""
+    """Return the settings of ``config`` that differ from the defaults, and always ``backend``."""
     plain = VectorConfig(num_envs=config.num_envs)
     names = ("num_workers", "batch_size", "order", "isolate")
     found = {name: getattr(config, name) for name in names if getattr(config, name) != getattr(plain, name)}

@@ -15,7 +15,7 @@ import itertools
 import math
 import mmap
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,22 +111,46 @@ class Buffers:
         """by group and slot"""
         for rows in itertools.chain(*self.rows):
             if rows.action_mask is not None:
-                rows.action_mask[...] = True  # whoever restricts nothing need not write it
+                rows.action_mask[...] = True  # an env that restricts nothing need not write it
+        self._parts = [self.action_layout.leaf_views(self.action[agents]) for agents in self.groups]
+        """by group, the actions leaf by leaf"""
         self._ranges = [leaf.choice_range() for leaf in self.action_layout.leaves]
 
     def part(self, slot: int, agents: slice) -> Rows:
-        """The rows of some agents of one group."""
+        """Return the rows of some agents of one group."""
         group = next(i for i, group in enumerate(self.groups) if group.start <= agents.start < group.stop)
         start = self.groups[group].start
         assert agents.stop <= self.groups[group].stop, "agents of two groups do not lie together"
         return self.rows[group][slot][agents.start - start : agents.stop - start]
 
-    def write_action(self, agents: slice, action: Any) -> None:
+    def save(self, slots: Sequence[int]) -> dict[str, np.ndarray]:
+        """Return copies of the rows of all groups, of each those in its slot, by column and as bytes: observations have any dtype."""
+        saved = {}
+        for name in ROW_COLUMNS:
+            parts = [getattr(self.rows[group][slot], name) for group, slot in enumerate(slots)]
+            if parts[0] is not None:
+                saved[name] = np.concatenate(parts).reshape(-1).view(np.uint8)
+        return saved
+
+    def load(self, saved: Mapping[str, np.ndarray], slots: Sequence[int]) -> None:
+        """Write what ``save`` returned into these slots; without a reward, which was not always in it, there was none."""
+        for name in ROW_COLUMNS:
+            like = getattr(self.rows[0][0], name)
+            if name in saved:
+                column = saved[name].view(like.dtype).reshape(-1, *like.shape[1:])
+            elif name == "reward":
+                column = np.zeros(self.groups[-1].stop, like.dtype)
+            else:
+                continue
+            for group, slot in enumerate(slots):
+                getattr(self.rows[group][slot], name)[...] = column[self.groups[group]]
+
+    def write_action(self, group: int, action: Any) -> None:
         """Copy a batch of actions in: rows, the natural shape of the space, or the space's own structure of batched arrays."""
-        target = self.action[agents]
         if isinstance(action, dict | tuple):
-            _write_structure(self.action_layout, self.action_layout.root, action, self.action_layout.leaf_views(target))
+            _write_structure(self.action_layout, self.action_layout.root, action, self._parts[group])
         else:
+            target = self.action[self.groups[group]]
             array = np.asarray(action)
             if array.shape != target.shape:
                 raise SpaceError(f"actions: expected shape {list(target.shape)}, got {list(array.shape)}")
@@ -135,10 +159,9 @@ class Buffers:
             _refuse_overflow(array, target.dtype)
             target[...] = array
 
-    def check_actions(self, agents: slice) -> None:
-        """Refuse actions that are outside their space."""
-        views = self.action_layout.leaf_views(self.action[agents])
-        for view, leaf, choices in zip(views, self.action_layout.leaves, self._ranges, strict=True):
+    def check_actions(self, group: int) -> None:
+        """Refuse actions of a group that are outside their space."""
+        for view, leaf, choices in zip(self._parts[group], self.action_layout.leaves, self._ranges, strict=True):
             if leaf.dtype.kind == "f":
                 if not np.isfinite(view).all():
                     raise SpaceError(f"actions{_of(leaf.name)}: NaN or infinity at agent {_first_bad(~np.isfinite(view))}")

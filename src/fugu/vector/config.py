@@ -27,7 +27,7 @@ _CHOICES = {
 
 @dataclass(frozen=True, kw_only=True)
 class VectorConfig:
-    """How many environments, and who steps them."""
+    """Settings of a vector env: how many environments, and who steps them."""
 
     num_envs: int = fixed(1)
     """environments in all"""
@@ -151,14 +151,14 @@ class VectorConfig:
 
     @property
     def resolved_isolate(self) -> bool:
-        """The caller steps a share itself when it would only wait otherwise: one batch, and no restarts to survive."""
+        """Return True if all environments run in workers. Otherwise the caller, which would only wait, steps a share itself."""
         if self.num_batches > 1:
             return True
         return self.on_error == "restart" if self.isolate is None else self.isolate
 
     @property
     def resolved_workers(self) -> int:
-        """Shards in all, the caller's own included."""
+        """Return the number of shards, the caller's own included."""
         if self.resolved_backend == "serial":
             return 1
         if self.num_workers is not None:
@@ -168,7 +168,7 @@ class VectorConfig:
 
 
 def usable_cores() -> int:
-    """Cores this process may run on (affinity and container limits, not what the machine has)."""
+    """Return the number of cores this process may run on (affinity and container limits, not what the machine has)."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _cgroup_quota()
     return max(1, min(cores, quota)) if quota else cores
@@ -184,7 +184,7 @@ def _cgroup_quota() -> int | None:
 
 
 def nearest_divisor(number: int, wanted: float) -> int:
-    """The divisor of ``number`` that is closest to what was wanted."""
+    """Return the divisor of ``number`` that is closest to ``wanted``."""
     small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
     return min(small + [number // n for n in small], key=lambda n: (abs(n - wanted), n))
 

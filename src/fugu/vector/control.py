@@ -50,14 +50,14 @@ class PollingControl:
         return int(self._dones[worker, STATUS])
 
     def seq(self, worker: int) -> int:
-        """Sequence number of the command posted last."""
+        """Return the sequence number of the command posted last."""
         return int(self._commands[worker, SEQ])
 
     def progress(self, worker: int) -> int:
         return int(self._dones[worker, PROGRESS])
 
     def settle(self, worker: int) -> None:
-        """Whatever a lost worker owed counts as delivered."""
+        """Count as delivered what a lost worker still owed."""
         self._dones[worker, STATUS] = 0
         self._dones[worker, SEQ] = self._commands[worker, SEQ]
 
@@ -65,7 +65,7 @@ class PollingControl:
         return self._wait(lambda: bool((self._dones[low:high, SEQ] == self._commands[low:high, SEQ]).all()), timeout_s) > 0
 
     def wait_any(self, ranges: Sequence[tuple[int, int]], timeout_s: float) -> int:
-        """Index of the first range whose workers are all done, -1 after the timeout."""
+        """Return the index of the first range whose workers are all done, or -1 after the timeout."""
 
         def ready() -> int:
             for i, (low, high) in enumerate(ranges):
@@ -91,7 +91,7 @@ class PollingControl:
         return int(self._commands[worker, SLOT])
 
     def taken(self) -> int:
-        """Sequence number of the command being carried out."""
+        """Return the sequence number of the command being carried out."""
         return int(self._taken)
 
     def set_progress(self, worker: int, value: int) -> None:
@@ -120,6 +120,6 @@ Control: Any = PollingControl if native is None else native.Control
 
 
 def progress_word(head: np.ndarray, workers: int, worker: int) -> memoryview:
-    """The one word of ``worker``'s line that says which env it is running; cheap to assign from Python."""
+    """Return the word of ``worker``'s line that says which env it is running; cheap to assign from Python."""
     start = 4 * (LINE_WORDS * (1 + workers + worker) + PROGRESS)
     return memoryview(head.data)[start : start + 4].cast("I")

@@ -1,4 +1,4 @@
-"""A time limit on code that runs in the calling process: an environment that hangs there raises ``EnvTimeout``.
+"""Shards in the calling process, under a time limit: an environment that hangs there raises ``EnvTimeout``.
 
 Uses the interval timer of the process, so it works in the main thread only, and steps aside where somebody else has a
 handler for it. It interrupts Python code and system calls; native code that never returns to the interpreter cannot be
@@ -14,13 +14,16 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import warnings
+from collections.abc import Sequence
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING
 
+from fugu.emulation.env import Infos
+from fugu.emulation.factory import Factory
 from fugu.errors import EnvTimeout
-
-if TYPE_CHECKING:
-    from fugu.vector.shard import Shard
+from fugu.vector.config import VectorConfig
+from fugu.vector.runner import RESET, Options
+from fugu.vector.shard import Shard
 
 _MAIN = threading.main_thread().ident
 
@@ -30,6 +33,8 @@ _expires = 0.0
 """when the timer goes off; past: it is not running"""
 _doubted: Deadline | None = None
 """whose time seemed to be over when the signal came late"""
+CLOSE_S = 3.0
+"""seconds for closing the environments of the calling process"""
 LATE_S = 0.1
 """a signal that comes later than this waited for native code to return, or for a stopped process to go on"""
 
@@ -65,6 +70,30 @@ class Deadline:
         message = f"no answer within {self._seconds:g} s{setting}"
         seeds = () if self._phase == "make" else (shard.seeds[k],)
         return EnvTimeout(message, envs=(shard.first_env + k,), seeds=seeds, phase=self._phase)
+
+
+def build_here(factories: Sequence[Factory], first_env: int, deadline: Deadline, config: VectorConfig) -> Shard:
+    """Build a shard in the calling process, within the timeout where that can be enforced."""
+    shard = Shard(factories, first_env, infos=config.infos or "all", on_error=config.on_error, build=False)
+    with deadline(config.start_timeout, shard, "make"):
+        shard.build()
+    return shard
+
+
+def run_here(shard: Shard, command: int, slot: int, options: Options, deadline: Deadline, config: VectorConfig) -> Infos:
+    """Run a shard in the calling process, within the timeout where that can be enforced."""
+    phase, seconds = ("reset", config.reset_timeout) if command == RESET else ("step", config.step_timeout)
+    with deadline(seconds, shard, phase):
+        return shard.reset(slot, options) if command == RESET else shard.step(slot)
+
+
+def close_here(shard: Shard, deadline: Deadline) -> None:
+    """Close a shard in the calling process; an env that does not come to an end is left where it is."""
+    try:
+        with deadline(CLOSE_S, shard, "close"):
+            shard.close()
+    except EnvTimeout as error:
+        warnings.warn(str(error), RuntimeWarning, stacklevel=2)
 
 
 class _Expired(BaseException):

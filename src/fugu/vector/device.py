@@ -23,12 +23,13 @@ from torch import Tensor
 
 from fugu.emulation.env import EnvSpec
 from fugu.emulation.native import draw_seeds
+from fugu.emulation.stats import Drained, EpisodeLog
 from fugu.errors import CallOrderError, ConfigError, SpaceError
 from fugu.spaces import Layout
 from fugu.spaces.views import TORCH_DTYPES
 from fugu.vector.config import VectorConfig
-from fugu.vector.runner import Drained, agent_slices
-from fugu.vector.vecenv import EpisodeLog, chosen_seeds
+from fugu.vector.runner import agent_slices
+from fugu.vector.seeds import chosen_seeds
 
 
 @dataclass(slots=True, eq=False)

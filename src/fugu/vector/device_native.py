@@ -15,12 +15,12 @@ from torch import Tensor
 
 from fugu.emulation.env import discrete_choices
 from fugu.emulation.native import descriptions, native_spec
+from fugu.emulation.stats import Drained
 from fugu.errors import ConfigError
 from fugu.native import native
 from fugu.spaces import Layout
 from fugu.vector.device import DeviceRows
 from fugu.vector.device_worlds import WorldParts, block_size, kernel_source, worlds_module
-from fugu.vector.runner import Drained
 
 WARP = 32
 LOG_COLUMNS = 11

@@ -42,7 +42,7 @@ class Worker:
         self._reaped = False
 
     def exited(self, wait: float = 0.0) -> bool:
-        """Whether the process is over. It stays a zombie until ``reap``, so its number cannot be given to another."""
+        """Return True if the process is over. It stays a zombie until ``reap``, so its number cannot be given to another."""
         deadline = time.monotonic() + wait
         while self._ended is None:
             try:
@@ -56,7 +56,7 @@ class Worker:
         return True
 
     def stopped(self) -> bool:
-        """Whether the process is stopped (SIGSTOP, a debugger)."""
+        """Return True if the process is stopped (SIGSTOP, a debugger)."""
         try:
             with open(f"/proc/{self.process.pid}/stat") as file:
                 return file.read().rpartition(")")[2].split()[0] in "tT"
@@ -64,7 +64,7 @@ class Worker:
             return False
 
     def death(self, phase: str, seeds: Sequence[int | None]) -> WorkerDied:
-        """What is known about how the process ended."""
+        """Return an error that says how the process ended, as far as it is known."""
         self.exited(wait=1.0)
         number = code = None
         if self._ended is None:
@@ -104,7 +104,7 @@ class Worker:
         self._crash.close()
 
     def _crash_text(self) -> str:
-        """What faulthandler wrote as the process went down, if anything."""
+        """Return what faulthandler wrote as the process went down, if anything."""
         with contextlib.suppress(OSError, ValueError):
             self._crash.seek(0)
             return self._crash.read().decode(errors="replace")
@@ -112,7 +112,7 @@ class Worker:
 
 
 def anonymous_file(name: str) -> int:
-    """Memory behind a descriptor: it has no path, so nothing can be left behind."""
+    """Return a descriptor of new memory. It has no path, so nothing can be left behind."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create(name, os.MFD_CLOEXEC)
     else:
@@ -143,7 +143,7 @@ def end_all(workers: list[Worker], politely: bool = True) -> None:
 
 @contextlib.contextmanager
 def _held_back(numbers: Iterable[int]) -> Iterator[None]:
-    """Signals that come meanwhile are delivered afterwards."""
+    """Hold signals back; those that come meanwhile are delivered afterwards."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield

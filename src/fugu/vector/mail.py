@@ -40,7 +40,7 @@ class Mailbox:
             self._socket.sendmsg([HEAD.pack(seq, i, parts), view[i * PART : (i + 1) * PART]])
 
     def receive(self, seq: int, timeout: float) -> bytes | None:
-        """The message with this number; None if it is not there in time. Raises EOFError when the other end is gone."""
+        """Return the message with this number, or None if it does not come in time. Raise EOFError when the other end is gone."""
         deadline = time.monotonic() + timeout
         while True:
             left = max(0.0, deadline - time.monotonic())
@@ -56,7 +56,7 @@ class Mailbox:
             self._take(-1)
 
     def shutdown(self) -> None:
-        """End the conversation: whoever waits on the other side finds out."""
+        """End the conversation; a process that waits on the other side finds out."""
         with contextlib.suppress(OSError):  # it is over already
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -64,7 +64,7 @@ class Mailbox:
         self._socket.close()
 
     def _take(self, seq: int) -> bytes | None:
-        """One packet; the message if this completes the one asked for."""
+        """Read one packet; return the message if this completes the one asked for."""
         try:
             packet = self._socket.recv(HEAD.size + PART)
         except ConnectionResetError:

@@ -57,7 +57,7 @@ def make(
     config: VectorConfig | None = None,
     **settings: Any,
 ) -> VecEnv | DeviceVec:
-    """Many copies of ``env`` as one vector env.
+    """Make many copies of ``env`` and return them as one vector env.
 
     ``env`` is the name of a native environment (``cartpole``) or a header with one (``my_env.h``), a Gymnasium id,
     ``module:Class``, ``file.py:Class``, a class, a callable that returns an environment, or a list of these with one entry per
@@ -125,7 +125,7 @@ def _check_compile(env: Any, config: VectorConfig) -> None:
 
 
 def _steps_here(config: VectorConfig) -> bool:
-    """Whether nothing asks for other processes, or for environments that are restarted one by one."""
+    """Return True if nothing asks for other processes or for environments that are restarted one by one."""
     alone = config.num_workers in (None, 1) and not config.isolate and config.on_error == "raise"
     return alone and config.backend in ("auto", "serial")
 
@@ -138,7 +138,7 @@ def _computed_elsewhere(made: Sequence[Factory], config: VectorConfig) -> bool:
 
 
 def make_device(env: Any, config: VectorConfig, env_kwargs: Mapping[str, Any]) -> DeviceVec:
-    """Worlds that stay on ``config.device``: of a C++ environment, or of a ``TensorEnv``."""
+    """Make worlds that stay on ``config.device``: of a C++ environment, or of a ``TensorEnv``."""
     tensor_env = tensor_env_class(env)
     if tensor_env is None and not is_compiled(env):
         raise ConfigError(

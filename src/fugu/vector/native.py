@@ -15,21 +15,21 @@ from fugu.errors import ConfigError, SpaceError
 from fugu.native import native
 from fugu.vector.buffers import Buffers
 from fugu.vector.config import VectorConfig, usable_cores
-from fugu.vector.runner import Drained, Options, agent_slices, split
+from fugu.vector.runner import Drained, Options, Runner, agent_slices, split
 
 TAKEN, OTHER_FORM = -1, -2
 """what ``Worlds.take`` says if all is well, and of actions that are not an array like the one in the buffers"""
 
 
-class Native:
+class Native(Runner):
     """Groups of worlds over one engine. ``num_workers`` is the number of threads, the calling one included."""
 
-    restarts = 0
     shares_workers = True
+    can_snapshot = True
 
     def __init__(self, name: str, config: VectorConfig, settings: Mapping[str, Any]) -> None:
         self.spec = native_spec(name, settings)
-        self.masks_actions: bool = descriptions()[name]["masks_actions"]
+        self.masks_actions = descriptions()[name]["masks_actions"]
         agents = self.spec.num_agents
         self.env_agents = agent_slices([agents] * config.num_envs)
         self.group_agents = [
@@ -45,17 +45,16 @@ class Native:
         parts = [[columns(rows) for rows in slots] for slots in self.buffers.rows]
         self._worlds.bind(self.buffers.seeds, self.buffers.action, parts)
         self.step_now = self._worlds.step
-        """``step_now(action, slot)``: ``take_actions``, ``start`` and ``finish`` of the first group in one, without Python between.
-        False: no world has moved, since the actions are of another form or outside their space; ``take_actions`` sees to both"""
+        """without Python between"""
 
     @property
     def state_bytes(self) -> int:
-        """What the worlds themselves take, beside their rows."""
+        """Return how many bytes the worlds themselves take, beside their rows."""
         return self._worlds.state_bytes
 
     @property
     def state(self) -> bytes:
-        """Of all worlds: what they simulate, their random numbers, and their running episodes."""
+        """Return the state of all worlds: what they simulate, their random numbers, and their running episodes."""
         return self._worlds.state
 
     @state.setter
@@ -71,11 +70,11 @@ class Native:
     def take_actions(self, group: int, action: Any) -> None:
         agent = OTHER_FORM if action is None else self._worlds.take(group, action)
         if agent == OTHER_FORM:
-            self.buffers.write_action(self.group_agents[group], action)
+            self.buffers.write_action(group, action)
             agent = self._worlds.bad_action(group)
         if agent != TAKEN:
             if len(self.buffers.action_layout.leaves) > 1:
-                self.buffers.check_actions(self.group_agents[group])  # which names the part
+                self.buffers.check_actions(group)  # which names the part
             raise self._outside(agent)
 
     def drain(self) -> Drained:
@@ -106,4 +105,4 @@ class Native:
         return SpaceError(f"actions: {got} at agent {agent} is outside {self.spec.action_space}")
 
     def close(self) -> None:
-        """Nothing to do: threads and worlds go with the object."""
+        """Do nothing: threads and worlds go with the object."""

@@ -24,11 +24,10 @@ from fugu.errors import ConfigError, EnvError, EnvTimeout, WorkerDied
 from fugu.vector.buffers import Buffers, shared_memory
 from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.control import Control
-from fugu.vector.deadline import Deadline, release
+from fugu.vector.deadline import Deadline, build_here, close_here, release, run_here
 from fugu.vector.launch import Worker, anonymous_file, end_all
 from fugu.vector.mail import HANDSHAKE
-from fugu.vector.runner import CALL, CLOSE, RESET, STEP, Options, agent_slices, split
-from fugu.vector.serial import build_here, check_budget, check_specs, close_here, run_here
+from fugu.vector.runner import CALL, CLOSE, RESET, STEP, Options, Runner, agent_slices, check_budget, check_specs, split
 from fugu.vector.shard import Shard, is_unscored, restart_seed, truncate
 from fugu.vector.worker import ERROR, MAIL, WITH_OPTIONS, Bind, Start
 
@@ -37,7 +36,7 @@ POLL_S = 0.1
 MAX_SPIN_US = 200.0
 
 
-class Process:
+class Process(Runner):
     """Shard ``s`` is stepped by process ``s``, or, where the caller steps shard 0, by process ``s - 1``."""
 
     shares_workers = False
@@ -57,7 +56,9 @@ class Process:
         self._own_turn = False
         """the caller's own shard has not run yet"""
         self._reborn: set[int] = set()
-        self.restarts = 0
+        self._bound = False
+        """there are buffers"""
+        self._restarts = 0
         self._next_look = 0.0
         self._bell: list[Any] = []
         """the control lines, once there are any: what the finalizer needs to ask the workers to go"""
@@ -96,6 +97,7 @@ class Process:
             head=head,
             memory=lambda nbytes: shared_memory(self._memory, nbytes),
         )
+        self._bound = True
         busy = len(self._split.envs) + (0 if self._hosted else 1)
         self._spin = MAX_SPIN_US if busy <= usable_cores() else 0.0
         self._control = Control(self.buffers.head, len(self._workers), self._spin)
@@ -146,12 +148,16 @@ class Process:
 
     # --- running ---
 
+    @property
+    def restarts(self) -> int:
+        return self._restarts
+
     def take_actions(self, group: int, action: Any) -> None:
-        self.buffers.write_action(self.group_agents[group], action)
-        self.buffers.check_actions(self.group_agents[group])
+        self.buffers.write_action(group, action)
+        self.buffers.check_actions(group)
 
     def drain(self) -> None:
-        """The statistics are not kept here."""
+        """Return None: the statistics are not kept here."""
 
     def start(self, group: int, command: int, slot: int, options: Options = None) -> None:
         limit = self._config.reset_timeout if command == RESET else self._config.step_timeout
@@ -192,8 +198,8 @@ class Process:
         if errors:
             raise errors[0]
         if self._config.on_error == "restart":
-            self.restarts += sum(info.get("restarted") == "env" for info in infos.values())
-            check_budget(self.restarts, self._config, infos)
+            self._restarts += sum(info.get("restarted") == "env" for info in infos.values())
+            check_budget(self._restarts, self._config, infos)
         return group, infos
 
     def abandon(self, group: int) -> None:
@@ -245,7 +251,7 @@ class Process:
     # --- waiting, and what can go wrong meanwhile ---
 
     def _wait(self, groups: Sequence[int], infos: Infos) -> int:
-        """The first of ``groups`` that is done. Looks at the workers when it has to wait long, and twice a second anyway."""
+        """Wait for the first of ``groups`` that is done. Look at the workers when that takes long, and twice a second anyway."""
         control, one = self._control, len(groups) == 1
         while True:
             if one:
@@ -277,13 +283,13 @@ class Process:
         """Raise, or put a new worker in its place whose episodes count as truncated."""
         if self._config.on_error == "raise":
             raise error
-        self.restarts += 1
-        if self.restarts > self._config.max_restarts:
+        self._restarts += 1
+        if self._restarts > self._config.max_restarts:
             raise error
         index = worker.number - self._hosted
         end_all([worker], politely=False)
         old = self.buffers.seeds[worker.envs.start : worker.envs.stop]
-        old[:] = [restart_seed(abs(int(seed)), self.restarts) for seed in old]
+        old[:] = [restart_seed(abs(int(seed)), self._restarts) for seed in old]
         fresh = self._launch(index, worker.envs, [int(seed) for seed in old])
         self._workers[index] = fresh
         deadline = time.monotonic() + self._config.start_timeout
@@ -319,7 +325,7 @@ class Process:
         )
 
     def _mail(self, worker: Worker, phase: str, deadline: float) -> Any:
-        """What the worker has to say to the last command; raises what went wrong if it is an error, if it died, or is late."""
+        """Return the worker's answer to the last command. Raise if the answer is an error, if the worker died, or if it is late."""
         seq = HANDSHAKE if phase == "make" else self._control.seq(worker.number - self._hosted)
         content = None
         while content is None:
@@ -343,7 +349,7 @@ class Process:
         return mail
 
     def _seeds(self, envs: range) -> tuple[int | None, ...]:
-        if not hasattr(self, "buffers"):
+        if not self._bound:
             return ()
         return tuple(int(seed) if seed >= 0 else None for seed in self.buffers.seeds[envs.start : envs.stop])
 
@@ -373,7 +379,7 @@ def _pickled(value: Any, what: str) -> bytes:
 
 
 def _registry() -> bytes:
-    """The ids registered beside Gymnasium's own, so that a factory in a worker can make them by name."""
+    """Return the ids registered beside Gymnasium's own, so that a factory in a worker can make them by name."""
     specs = [spec for spec in gymnasium.registry.values() if not str(spec.entry_point).startswith("gymnasium.")]
     with contextlib.suppress(Exception):  # one that cannot travel must not keep the others from it
         return cloudpickle.dumps(specs)

@@ -1,4 +1,4 @@
-"""Who runs the shards: the seam between ``VecEnv`` and its backends.
+"""Define a ``Runner``, which runs shards: the seam between ``VecEnv`` and its backends.
 
 A runner owns shards, in contiguous groups; a group is the unit that ``recv`` returns. ``start`` sets a group going, ``finish``
 waits for the first of some groups (in the order given) and says which one it was.
@@ -6,12 +6,15 @@ waits for the first of some groups (in the order given) and says which one it wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fugu.emulation.env import EnvSpec, Infos
+from fugu.emulation.stats import Drained
+from fugu.errors import ConfigError, EnvError
 from fugu.vector.buffers import Buffers
+from fugu.vector.config import VectorConfig
 
 RESET, STEP, CALL, CLOSE = 1, 2, 3, 4
 
@@ -19,11 +22,9 @@ Options = dict[str, Any] | list[dict[str, Any] | None] | None
 """of a reset: the same for every env, or a list with one entry per env"""
 
 
-Drained = tuple[int, float, float, dict[str, float]]
-"""episodes, their summed returns and lengths, and the sums of the environment's own named values and of its costs, by name"""
-
-
 class Runner(Protocol):
+    """The base of a backend. Members with a value here are right for one that has nothing special to offer."""
+
     spec: EnvSpec
     buffers: Buffers
     group_agents: list[slice]
@@ -31,29 +32,66 @@ class Runner(Protocol):
     env_agents: list[slice]
     """the agents of each env"""
     shares_workers: bool
-    """whether whoever steps one group steps the others as well; else all groups can step at the same time"""
+    """whether the same threads, or the caller, step all groups; else all groups can step at the same time"""
+    masks_actions: bool = True
+    """whether the environments may forbid actions, where their action space has choices"""
+    step_now: Callable[[Any, int], bool] | None = None
+    """``step_now(action, slot)``: ``take_actions``, ``start`` and ``finish`` of the first group in one. False: nothing has moved, since
+    the actions are of another form or outside their space; ``take_actions`` sees to both. None: there is no such shortcut"""
+    can_snapshot: bool = False
+    """whether ``state`` can be read and written in the middle of episodes"""
+
+    @property
+    def state(self) -> bytes:
+        """Return the state of all environments: what they simulate, their random numbers and their running episodes."""
+        raise ConfigError(f"the environments of {self.spec.name} cannot be saved in the middle of their episodes")
+
+    @state.setter
+    def state(self, state: bytes) -> None:
+        raise ConfigError(f"the environments of {self.spec.name} cannot be put into a saved state")
 
     @property
     def restarts(self) -> int:
-        """Envs and workers replaced so far."""
-        ...
+        """Return how many envs and workers were replaced so far."""
+        return 0
 
     def take_actions(self, group: int, action: Any) -> None:
         """Copy the actions of a group into the buffers; refuse those outside their space."""
 
     def drain(self) -> Drained | None:
-        """What ended since the last call, if the runner keeps the statistics itself."""
+        """Return what ended since the last call, if the runner keeps the statistics itself."""
 
-    def start(self, group: int, command: int, slot: int, options: Options = None) -> None: ...
+    def start(self, group: int, command: int, slot: int, options: Options = None) -> None:
+        """Set a group going: ``RESET`` or ``STEP``, to be written into ``slot``."""
 
-    def finish(self, groups: Sequence[int]) -> tuple[int, Infos]: ...
+    def finish(self, groups: Sequence[int]) -> tuple[int, Infos]:
+        """Wait for the first of ``groups`` that is done; return it, with the infos of its agents."""
+        ...
 
     def abandon(self, group: int) -> None:
         """Wait until a group that was started is done, and forget what came of it."""
 
-    def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]: ...
+    def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]:
+        """Get, set, call or apply something to each of ``envs``; return what came of it."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End all environments, and whatever was started to run them."""
+
+
+def check_specs(specs: Sequence[Any]) -> None:
+    """Refuse environments with different spaces: one batch needs one kind."""
+    for i, spec in enumerate(specs):
+        if what := specs[0].difference(spec):
+            a, b = getattr(specs[0], what), getattr(spec, what)
+            raise ConfigError(f"env {i} has another {what} than env 0; one batch needs one kind.\n  env 0: {a}\n  env {i}: {b}")
+
+
+def check_budget(restarts: int, config: VectorConfig, infos: Infos) -> None:
+    """Raise when more was restarted than ``max_restarts``, because restarting for ever would hide an environment that is broken."""
+    if restarts > config.max_restarts:
+        last = next((info["error"] for info in infos.values() if "restarted" in info), "")
+        raise EnvError(f"gave up after {restarts} restarts (max_restarts={config.max_restarts}); the last was: {last}")
 
 
 @dataclass(frozen=True)
@@ -81,7 +119,7 @@ def split(num_envs: int, num_shards: int, num_groups: int) -> Split:
 
 
 def agent_slices(counts: Sequence[int]) -> list[slice]:
-    """Consecutive slices of the given sizes."""
+    """Return consecutive slices of the given sizes."""
     out, start = [], 0
     for count in counts:
         out.append(slice(start, start + count))

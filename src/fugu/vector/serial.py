@@ -8,26 +8,23 @@ that learns in between nor a long queue before them makes them late.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from fugu.emulation.env import Infos, spec_of
 from fugu.emulation.factory import Factory
-from fugu.errors import ConfigError, EnvError, EnvTimeout
+from fugu.errors import EnvError
 from fugu.vector.buffers import Buffers
 from fugu.vector.config import VectorConfig
-from fugu.vector.deadline import Deadline, release
-from fugu.vector.runner import RESET, STEP, Options, agent_slices, split
+from fugu.vector.deadline import Deadline, build_here, close_here, release, run_here
+from fugu.vector.runner import STEP, Options, Runner, agent_slices, check_budget, check_specs, split
 from fugu.vector.shard import POLL_S, Shard
 
-CLOSE_S = 3.0
-"""seconds for closing the environments of the calling process"""
 MOST_S = 10 * POLL_S
 """counted of one look at steps that are computed elsewhere: if it took longer, this process was stopped meanwhile (Ctrl-Z)"""
 
 
-class Serial:
+class Serial(Runner):
     """One shard per group; a group runs when ``finish`` is asked for it, if not elsewhere from ``start`` on."""
 
     shares_workers = True
@@ -65,11 +62,11 @@ class Serial:
         return sum(shard.restarts for shard in self._shards)
 
     def take_actions(self, group: int, action: Any) -> None:
-        self.buffers.write_action(self.group_agents[group], action)
-        self.buffers.check_actions(self.group_agents[group])
+        self.buffers.write_action(group, action)
+        self.buffers.check_actions(group)
 
     def drain(self) -> None:
-        """The statistics are not kept here."""
+        """Return None: the statistics are not kept here."""
 
     def start(self, group: int, command: int, slot: int, options: Options = None) -> None:
         self._orders[group] = (command, slot, options)
@@ -96,7 +93,7 @@ class Serial:
         return group, infos
 
     def _first_complete(self, groups: Sequence[int]) -> int:
-        """The first of ``groups``, in the order given, that is not still computed elsewhere."""
+        """Wait for the first of ``groups``, in the order given, that is not still computed elsewhere."""
         left = self._left(groups)
         while True:
             now = time.monotonic()
@@ -110,7 +107,7 @@ class Serial:
                 self._under_way[group] = self._under_way[group] + spent if left == before else 0.0
 
     def _left(self, groups: Sequence[int]) -> int:
-        """Steps of these groups that were not at their end when last looked at."""
+        """Count the steps of these groups that had not ended when last looked at."""
         return sum(self._shards[group].awaited for group in groups)
 
     def _complete(self, group: int) -> bool:
@@ -123,7 +120,7 @@ class Serial:
         return True
 
     def abandon(self, group: int) -> None:
-        """What is computed elsewhere is dropped by the reset that follows."""
+        """Forget the group; what is computed elsewhere is dropped by the reset that follows."""
         self._orders.pop(group, None)
         self._under_way.pop(group, None)
         self._errors.pop(group, None)
@@ -140,42 +137,3 @@ class Serial:
         for shard in shards:
             close_here(shard, self._deadline)
         release()
-
-
-def build_here(factories: Sequence[Factory], first_env: int, deadline: Deadline, config: VectorConfig) -> Shard:
-    """A shard in the calling process, built within the timeout where that can be enforced."""
-    shard = Shard(factories, first_env, infos=config.infos or "all", on_error=config.on_error, build=False)
-    with deadline(config.start_timeout, shard, "make"):
-        shard.build()
-    return shard
-
-
-def run_here(shard: Shard, command: int, slot: int, options: Options, deadline: Deadline, config: VectorConfig) -> Infos:
-    """Run a shard in the calling process, within the timeout where that can be enforced."""
-    phase, seconds = ("reset", config.reset_timeout) if command == RESET else ("step", config.step_timeout)
-    with deadline(seconds, shard, phase):
-        return shard.reset(slot, options) if command == RESET else shard.step(slot)
-
-
-def close_here(shard: Shard, deadline: Deadline) -> None:
-    """Close a shard in the calling process; an env that does not come to an end is left where it is."""
-    try:
-        with deadline(CLOSE_S, shard, "close"):
-            shard.close()
-    except EnvTimeout as error:
-        warnings.warn(str(error), RuntimeWarning, stacklevel=2)
-
-
-def check_budget(restarts: int, config: VectorConfig, infos: Infos) -> None:
-    """Restarting for ever would hide an environment that is simply broken."""
-    if restarts > config.max_restarts:
-        last = next((info["error"] for info in infos.values() if "restarted" in info), "")
-        raise EnvError(f"gave up after {restarts} restarts (max_restarts={config.max_restarts}); the last was: {last}")
-
-
-def check_specs(specs: Sequence[Any]) -> None:
-    """All environments of a batch must have the same spaces."""
-    for i, spec in enumerate(specs):
-        if what := specs[0].difference(spec):
-            a, b = getattr(specs[0], what), getattr(spec, what)
-            raise ConfigError(f"env {i} has another {what} than env 0; one batch needs one kind.\n  env 0: {a}\n  env {i}: {b}")

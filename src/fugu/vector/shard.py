@@ -18,7 +18,7 @@ from gymnasium import spaces as gs
 
 from fugu.emulation.env import Deferred, Env, Infos, Rows, is_deferred
 from fugu.emulation.factory import Factory
-from fugu.errors import ConfigError, EnvError, NotInstalled, SandboxError
+from fugu.errors import ConfigError, EnvError, NotInstalled, SandboxError, shared_class
 from fugu.vector.buffers import SLOTS, Buffers
 from fugu.vector.config import InfoMode, OnError
 from fugu.vector.runner import Options
@@ -158,7 +158,7 @@ class Shard:
         self._awaited = self._under_way[::-1]
 
     def ready(self, slot: int) -> bool:
-        """Whether all have come to the end of the step that was begun. Asks one at a time: it costs little to ask often."""
+        """Return True if all have ended the step that was begun. Asks one at a time: it costs little to ask often."""
         while self._awaited:
             k = self._at[0] = self._awaited[-1]
             try:
@@ -172,11 +172,11 @@ class Shard:
 
     @property
     def awaited(self) -> int:
-        """Envs whose step was not at its end when last looked at."""
+        """Count the envs whose step had not ended when last looked at."""
         return len(self._awaited)
 
     def wait(self, slot: int, timeout: float) -> None:
-        """Until the env that was asked last may be ready, or ``timeout`` seconds."""
+        """Wait until the env that was asked last may be ready, or for ``timeout`` seconds."""
         try:
             cast(Deferred, self.envs[self._awaited[-1]]).waiter.wait(timeout)
         except (Exception, SystemExit) as error:
@@ -210,7 +210,7 @@ class Shard:
     # --- the envs themselves ---
 
     def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]:
-        """``get``, ``set`` or ``call`` an attribute of the wrapped envs (shard-local indices)."""
+        """Get, set or call an attribute of the wrapped envs (shard-local indices)."""
         results = []
         for k in envs:
             self._at[0] = k
@@ -233,7 +233,7 @@ class Shard:
 
     @property
     def running(self) -> int:
-        """Shard-local index of the env that is running, or ran last."""
+        """Return the shard-local index of the env that is running, or ran last."""
         return int(self._at[0])
 
     def _collect(self, infos: Infos, found: Infos, k: int, out: Rows) -> None:
@@ -283,7 +283,15 @@ class Shard:
         message = f"{type(error).__name__}: {_text(error)}"
         env = self.first_env + k
         seeds = () if phase == "make" else (self.seeds[k],)
-        return EnvError(message, worker=self.worker, envs=(env,), seeds=seeds, phase=phase, remote_traceback=text)
+        return EnvError(
+            message,
+            worker=self.worker,
+            envs=(env,),
+            seeds=seeds,
+            phase=phase,
+            remote_traceback=text,
+            cause=shared_class(error),
+        )
 
 
 class _Revived:
@@ -310,7 +318,7 @@ class _Revived:
 
 
 def is_unscored(metadata: Mapping[str, Any] | None) -> bool:
-    """Whether rewards of such an env may be NaN, for episodes that nothing is to be learned from."""
+    """Return True if rewards of such an env may be NaN, for episodes that nothing is to be learned from."""
     return bool((metadata or {}).get("unscored_rewards"))
 
 
@@ -330,12 +338,12 @@ def truncate(out: Rows, last_obs: np.ndarray, *, unscored: bool = False) -> None
 
 
 def restart_seed(seed: int, restarts: int) -> int:
-    """A seed for the env's new life: another one, so that a seed that crashes is not tried again."""
+    """Return a seed for the env that replaces another: not the same, so that a seed that crashes is not tried again."""
     return int(np.random.SeedSequence([seed, restarts]).generate_state(1, np.uint32)[0] >> 1)
 
 
 def _staged(shared: Rows) -> Rows:
-    """Rows with private small columns beside the shared observations and action masks."""
+    """Return rows with private small columns beside the shared observations and action masks."""
     return Rows(
         obs=shared.obs,
         reward=np.zeros_like(shared.reward),

@@ -13,14 +13,14 @@ from fugu.emulation.tensor import RowTensors, TensorWorlds
 from fugu.errors import ConfigError
 from fugu.vector.buffers import Buffers
 from fugu.vector.config import VectorConfig
-from fugu.vector.runner import RESET, Drained, Options, agent_slices, split
+from fugu.vector.runner import RESET, Drained, Options, Runner, agent_slices, split
 
 
-class Tensors:
+class Tensors(Runner):
     """One array of worlds per group; a group runs when ``finish`` is asked for it."""
 
-    restarts = 0
     shares_workers = True
+    can_snapshot = True
 
     def __init__(self, make: Callable[[], Any], config: VectorConfig) -> None:
         self._envs = split(config.num_envs, config.num_batches, config.num_batches).envs
@@ -40,7 +40,7 @@ class Tensors:
 
     @property
     def state(self) -> bytes:
-        """Of all worlds: what they simulate, their random numbers, and their running episodes."""
+        """Return the state of all worlds: what they simulate, their random numbers, and their running episodes."""
         return b"".join(tensor.numpy().tobytes() for worlds in self._worlds for tensor in worlds.state().values())
 
     @state.setter
@@ -60,8 +60,8 @@ class Tensors:
         self._fresh.clear()
 
     def take_actions(self, group: int, action: Any) -> None:
-        self.buffers.write_action(self.group_agents[group], action)
-        self.buffers.check_actions(self.group_agents[group])
+        self.buffers.write_action(group, action)
+        self.buffers.check_actions(group)
 
     def drain(self) -> Drained:
         parts = [worlds.drain() for worlds in self._worlds]
@@ -95,4 +95,4 @@ class Tensors:
         )
 
     def close(self) -> None:
-        """Nothing to do: the worlds go with the object."""
+        """Do nothing: the worlds go with the object."""

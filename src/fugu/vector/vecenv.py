@@ -1,4 +1,4 @@
-"""What a user of many environments holds: ``reset``/``step``, or ``async_reset``/``recv``/``send``.
+"""Step many environments together: ``reset``/``step``, or ``async_reset``/``recv``/``send``.
 
 ``recv`` returns the ``Rows`` of one batch (views, valid until the second ``recv`` of that batch after it); ``send`` takes the
 actions for the rows last received. With one batch ``reset`` and ``step`` do both in one call. The backend behind it only runs
@@ -7,43 +7,21 @@ shards; the order of batches, episode statistics and the state of the conversati
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType, TracebackType
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gs
 
 from fugu.emulation.env import Infos, Rows
-from fugu.emulation.stats import EpisodeStats
+from fugu.emulation.stats import EpisodeLog, EpisodeStats
 from fugu.errors import CallOrderError, ConfigError, EnvTimeout, WorkerDied
-from fugu.vector.buffers import ROW_COLUMNS
 from fugu.vector.config import VectorConfig
-from fugu.vector.runner import RESET, STEP, Drained, Options, Runner
+from fugu.vector.runner import RESET, STEP, Options, Runner
+from fugu.vector.seeds import chosen_seeds
 
 CLOSED = "this vector env is closed"
-RUNNING = ("returns", "lengths", "costs")
-"""of episodes that have not ended, in ``EpisodeStats``"""
-
-
-class EpisodeLog(NamedTuple):
-    episodes: int
-    mean_return: float
-    """0 where no episode ended"""
-    mean_length: float
-    mean_values: dict[str, float]
-    """of the environment's own named values"""
-    mean_costs: Mapping[str, float] = MappingProxyType({})
-    """of what its steps cost, summed over an episode; empty where it has no costs"""
-
-    @classmethod
-    def of(cls, drained: Drained, costs: Sequence[str] = ()) -> EpisodeLog:
-        """Means, from what a runner summed. ``costs``: which of the named values are costs."""
-        episodes, returns, lengths, values = drained
-        many = max(episodes, 1)
-        means = {name: total / many for name, total in values.items()}
-        spent = {name: means.pop(name) for name in costs}
-        return cls(episodes, returns / many, lengths / many, means, spent)
 
 
 class VecEnv:
@@ -88,7 +66,7 @@ class VecEnv:
         self._in_turn = config.order == "pipelined"
         self._only = self._rows[0]
         """both slots of the only batch, where there is one"""
-        self._at_once = getattr(runner, "step_now", None) if count == 1 else None
+        self._at_once = runner.step_now if count == 1 else None
         """steps the only batch in one call"""
 
     # --- all environments at once ---
@@ -101,7 +79,7 @@ class VecEnv:
         return rows.obs, rows.infos
 
     def step(self, action: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Infos]:
-        """Gymnasium's ``(obs, reward, terminated, truncated, infos)``, with one leading axis of agents."""
+        """Step all environments. Returns Gymnasium's ``(obs, reward, terminated, truncated, infos)`` with a leading axis of agents."""
         if self._at_once is not None and self._received is not None:
             slot = self._slot[0] ^ 1
             try:
@@ -196,50 +174,39 @@ class VecEnv:
         return self._rows[self._received][self._slot[self._received]]
 
     def drain_log(self) -> EpisodeLog:
-        """What the episodes that ended since the last call (of any agent) came to."""
+        """Return means over the episodes of all agents that ended since the last call."""
         return EpisodeLog.of(self._runner.drain() or self._stats.drain(), self.spec.costs)
 
     # --- saving and restoring ---
 
     @property
     def can_snapshot(self) -> bool:
-        """Whether the environments can be saved in the middle of their episodes."""
-        return hasattr(type(self._runner), "state")
+        """Return True if the environments can be saved in the middle of their episodes."""
+        return self._runner.can_snapshot
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Copies of the environments' states and of the rows that wait for actions. All batches must be parked."""
+        """Return copies of the environments' states and of the rows that wait for actions. All batches must be parked."""
         self._check_open()
+        self._check_can_snapshot()
         if self._running or len(self._parked) != len(self._groups):
             raise CallOrderError("snapshot() takes what waits for actions: recv() and park() every batch first")
-        saved = {"state": np.frombuffer(self._runner.state, np.uint8).copy()}  # type: ignore[attr-defined]
+        saved = {"state": np.frombuffer(self._runner.state, np.uint8).copy()}
         saved["parked"] = np.array(self._parked, np.int64)
-        for name in ROW_COLUMNS:
-            parts = [getattr(self._rows[group][slot], name) for group, slot in enumerate(self._slot)]
-            if parts[0] is not None:
-                saved[name] = np.concatenate(parts).reshape(-1).view(np.uint8)  # bytes: observations have any dtype
+        saved |= self._buffers.save(self._slot)
         if self.episode_stats:
-            saved |= {f"running {name}": getattr(self._stats, name).copy() for name in RUNNING}
+            saved |= self._stats.save()
         return saved
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
         """Go on where ``snapshot`` was taken, with every batch parked. The number of environments must be the same."""
         self._check_open()
-        if not self.can_snapshot:
-            raise ConfigError(f"{self.spec.name} with backend={self.config.backend!r} cannot be put into a saved state")
+        self._check_can_snapshot()
         if len(saved["obs"]) != sum(slots[0].obs.nbytes for slots in self._rows):
             raise ConfigError(f"the saved state is not of {self.num_envs} environments of {self.spec.name}")
         self._drain()
-        self._runner.state = saved["state"].tobytes()  # type: ignore[attr-defined]
-        for name in ROW_COLUMNS:
-            if name in saved:
-                like = getattr(self._rows[0][0], name)
-                column = saved[name].view(like.dtype).reshape(self.num_agents, *like.shape[1:])
-                for group, agents in enumerate(self._groups):
-                    getattr(self._rows[group][self._slot[group]], name)[...] = column[agents]
-        self._stats.start(slice(0, self.num_agents))
-        for name in RUNNING:
-            if f"running {name}" in saved:
-                getattr(self._stats, name)[...] = saved[f"running {name}"]
+        self._runner.state = saved["state"].tobytes()
+        self._buffers.load(saved, self._slot)
+        self._stats.load(saved)
         self._received = None
         order = saved["parked"].tolist()
         self._parked = order if sorted(order) == list(range(len(self._groups))) else list(range(len(self._groups)))
@@ -249,7 +216,7 @@ class VecEnv:
     # --- the environments themselves ---
 
     def get_attr(self, name: str, envs: Sequence[int] | None = None) -> list[Any]:
-        """An attribute of each environment."""
+        """Return an attribute of each environment."""
         return self.access("get", name, (), {}, envs)
 
     def set_attr(self, name: str, values: Any, envs: Sequence[int] | None = None) -> None:
@@ -268,11 +235,11 @@ class VecEnv:
         return self.access("call", name, args, kwargs, envs)
 
     def render(self, envs: Sequence[int] | None = None) -> list[Any]:
-        """What ``render()`` of each environment returns."""
+        """Return what ``render()`` of each environment returns."""
         return self.access("call", "render", (), {}, envs)
 
     def access(self, kind: str, name: str, args: Any, kwargs: dict[str, Any], envs: Sequence[int] | None) -> list[Any]:
-        """``get``, ``set``, ``call`` or ``apply`` something to each of ``envs``; what the methods above are made of."""
+        """Get, set, call or apply something to each of ``envs``; the methods above are made of it."""
         self._check_open()
         if self._broken is not None:
             self._drain()
@@ -291,41 +258,41 @@ class VecEnv:
     # --- memory ---
 
     def views(self, obs: np.ndarray) -> Any:
-        """Rows of observations as the space's own structure; every array is a view."""
+        """Return rows of observations in the space's own structure; every array is a view."""
         return self.obs_layout.views(obs)
 
     @property
     def rows(self) -> Rows:
-        """All columns of the batch last received."""
+        """Return all columns of the batch last received."""
         if self._received is None:
             raise CallOrderError("there are no rows before reset(), and none between send() and recv()")
         return self._rows[self._received][self._slot[self._received]]
 
     @property
     def action_mask(self) -> np.ndarray | None:
-        """Of the batch last received: ``[agents, choices]``; ones where the environment does not restrict anything."""
+        """Return the mask of the batch last received, ``[agents, choices]``; ones where the environment does not restrict anything."""
         if self._received is None:
             return None
         return self._rows[self._received][self._slot[self._received]].action_mask
 
     @property
     def memory(self) -> np.ndarray:
-        """All bytes of it: in both slots, the columns of a batch lie in one piece."""
+        """Return the rows as bytes: in both slots, the columns of a batch lie in one piece."""
         return self._buffers.block
 
     @property
     def masks_actions(self) -> bool:
-        """Whether the environments may forbid actions."""
-        return self.num_choices > 0 and getattr(self._runner, "masks_actions", True)
+        """Return True if the environments may forbid actions."""
+        return self.num_choices > 0 and self._runner.masks_actions
 
     @property
     def memory_bytes(self) -> int:
-        """Size of the rows of all agents, both slots."""
+        """Return the size of the rows of all agents in bytes, both slots."""
         return self._buffers.nbytes
 
     @property
     def restarts(self) -> int:
-        """Environments and workers replaced so far (``on_error="restart"``)."""
+        """Return how many environments and workers were replaced so far (``on_error="restart"``)."""
         return self._runner.restarts
 
     # --- the end ---
@@ -363,7 +330,7 @@ class VecEnv:
             raise
 
     def _deliver(self, group: int, infos: Infos) -> Rows:
-        """The rows that a group has just written."""
+        """Return the rows that a group has just written, with statistics in their infos."""
         self._served[group] += 1
         slot = self._slot[group]
         rows = self._rows[group][slot]
@@ -376,7 +343,7 @@ class VecEnv:
         return rows
 
     def _waiting_for(self) -> list[int]:
-        """The running groups ``recv`` may return when the first finished is served first, best first."""
+        """List the running groups ``recv`` may return when the first finished is served first, best first."""
         least = min(self._running, key=self._served.__getitem__)
         if max(self._served) - self._served[least] >= self.config.max_lag:
             return [least]
@@ -409,35 +376,10 @@ class VecEnv:
         if self._closed:
             raise CallOrderError(CLOSED)
 
+    def _check_can_snapshot(self) -> None:
+        if not self.can_snapshot:
+            raise ConfigError(f"{self.spec.name} with backend={self.config.backend!r} cannot be put into a saved state")
+
     def _check_whole(self) -> None:
         if self._broken is not None:
             raise CallOrderError("an earlier call did not finish; reset() or close() this vector env") from self._broken
-
-
-def chosen_seeds(seed: int | Sequence[int | None] | None, out: np.ndarray) -> None:
-    """Write what the caller of ``reset`` asks for into ``out``, one seed per environment; -1 leaves one unseeded."""
-    if isinstance(seed, float | str | bytes):
-        raise ConfigError(f"seed={seed!r} must be a whole number, or a list with one per environment")
-    if seed is None:
-        out[:] = -1
-    elif isinstance(seed, int | np.integer):
-        out[:] = env_seeds(int(seed), len(out))
-    else:
-        if len(seed) != len(out):
-            raise ConfigError(f"{len(seed)} seeds for {len(out)} environments")
-        for s in seed:
-            if s is not None and (isinstance(s, bool) or not isinstance(s, int | np.integer) or not 0 <= s < 2**63):
-                raise ConfigError(
-                    f"{s!r} is no seed: they are whole numbers, must not be negative and fit 63 bits; None leaves one unseeded"
-                )
-        out[:] = [-1 if s is None else s for s in seed]
-
-
-def env_seeds(seed: int, num_envs: int) -> np.ndarray:
-    """One seed per environment: distinct by construction, and unrelated between neighbouring run seeds.
-
-    An odd step walks through all 2**31 seeds without meeting one twice; start and step come from the run seed.
-    """
-    entropy = 2 * seed if seed >= 0 else -2 * seed - 1  # SeedSequence takes no negative numbers, and -1 is not 1
-    start, step = (int(x) for x in np.random.SeedSequence(entropy).generate_state(2, np.uint32))
-    return (start + np.arange(num_envs, dtype=np.int64) * (step | 1)) % 2**31

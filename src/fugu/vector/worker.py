@@ -28,7 +28,7 @@ import cloudpickle
 import gymnasium
 
 from fugu.emulation.env import EnvSpec, Infos, spec_of
-from fugu.errors import EnvError
+from fugu.errors import EnvError, shared_class
 from fugu.native import native
 from fugu.vector.buffers import Buffers
 from fugu.vector.config import InfoMode, OnError
@@ -127,6 +127,7 @@ def _build(mailbox: Mailbox) -> Shard:
             envs=(start.first_env,),
             phase="make",
             remote_traceback=traceback.format_exc(),
+            cause=shared_class(error),
         ) from error
     shard = Shard(factories, start.first_env, worker=start.worker, infos=start.infos, on_error=start.on_error)
     shard.seeds = start.seeds
@@ -181,7 +182,7 @@ def _serve(shard: Shard, control: Any, index: int, mailbox: Mailbox) -> None:
 
 
 def _dumps(mail: Any) -> bytes:
-    """Plain pickle, or cloudpickle for what is defined in the user's script, or without what cannot travel at all."""
+    """Pickle: plainly, with cloudpickle for what is defined in the user's script, or without what cannot travel at all."""
     for dumps in (pickle.dumps, cloudpickle.dumps):
         with contextlib.suppress(Exception):
             return dumps(mail)
@@ -189,7 +190,7 @@ def _dumps(mail: Any) -> bytes:
 
 
 def _picklable(infos: Infos) -> Infos:
-    """Infos without the values that cannot travel; their names are kept under ``unpicklable``."""
+    """Return infos without the values that cannot travel; their names are kept under ``unpicklable``."""
     out: Infos = {}
     for agent, info in infos.items():
         kept = {key: value for key, value in info.items() if _travels(value)}
@@ -218,6 +219,7 @@ def _foreign(error: BaseException, shard: Shard | None, phase: str) -> EnvError:
         envs=running,
         phase=phase,
         remote_traceback="".join(traceback.format_exception(error)),
+        cause=shared_class(error),
     )
 
 

@@ -1,0 +1,65 @@
+"""A player for environments that write rows: every ``fugu.Env``, native or adapted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fugu.check.player import Clock
+from fugu.emulation.actions import action_rows, allowed
+from fugu.emulation.env import Env, Rows, discrete_choices
+from fugu.spaces import Layout
+
+
+class RowsPlayer:
+    """Plays a ``fugu.Env``. It resets itself, so ``ended`` is only true before the first reset.
+
+    Two sets of rows take turns, as in a vector env. ``poison`` fills them with values no env should leave there before each
+    call. The actions of a few steps are packed once and used over and over.
+    """
+
+    POOL = 16
+
+    def __init__(self, env: Env, seed: int, *, poison: bool = False) -> None:
+        self.env, self.clock = env, Clock()
+        self.layout = Layout(env.observation_space)
+        self.choices = discrete_choices(env.action_space)
+        self.costs = tuple(getattr(env, "costs", ()))
+        self._slots = [Rows.zeros(self.layout, env.num_agents, self.choices, len(self.costs)) for _ in range(2)]
+        self.rows = self._slots[0]
+        self.infos: Any = None
+        self.ended, self._poison = True, poison
+        self.action: Any = None
+        actions = action_rows(env.action_space, self.POOL * env.num_agents, seed)
+        self._pool = actions.reshape(self.POOL, env.num_agents, *actions.shape[1:])
+
+    def reset(self, seed: int | None) -> None:
+        self._turn()
+        self.infos = self.clock.reset(self.env.reset, seed, self.rows)
+        self.ended, self.action = False, None
+
+    def step(self) -> None:
+        self.action = allowed(self._pool[self.clock.steps % self.POOL].copy(), self.rows, self.env.action_space)
+        self._turn()
+        self.infos = self.clock.step(self.env.step, self.action, self.rows)
+
+    def values(self) -> Iterator[tuple[str, Any]]:
+        for leaf, view in zip(self.layout.leaves, self.layout.leaf_views(self.rows.obs), strict=True):
+            yield "/".join(("obs", *map(str, leaf.path))), view
+        for name in ("reward", "terminated", "truncated", "first", "mask"):
+            yield name, getattr(self.rows, name)
+        if self.rows.cost is not None:
+            yield "cost", self.rows.cost
+
+    def _turn(self) -> None:
+        self.rows = self._slots[1] if self.rows is self._slots[0] else self._slots[0]
+        if self._poison:
+            self.layout.flat(self.rows.obs)[...] = 0xFF  # a float of these bytes is NaN, an integer -1
+            self.rows.reward[...] = np.nan
+            for flags in (self.rows.terminated, self.rows.truncated, self.rows.first):
+                flags[...] = True
+            self.rows.mask[...] = False
+            if self.rows.cost is not None:
+                self.rows.cost[...] = np.nan
