@@ -295,3 +295,25 @@ def test_infinite_clips_do_not_clip(kernel):
     columns, ratio = noise(6, 7), random_ratio(6, 7)
     got = vtrace(**columns, ratio=ratio, **SETTINGS, rho_clip=math.inf, c_clip=math.inf)
     np.testing.assert_array_equal(got, vtrace(**columns, ratio=ratio, **SETTINGS, rho_clip=1e9, c_clip=1e9))
+
+
+def test_estimates_are_the_same_in_both_memory_orders_and_those_of_the_references():
+    torch = pytest.importorskip("torch")
+    from fugu.ops.advantage import estimate
+
+    mask = np.random.default_rng(3).random((9, 12)) < 0.8
+    columns, ratio = noise(9, 12), np.where(mask, random_ratio(9, 12), np.float32(1))
+    tensors = {name: torch.from_numpy(array) for name, array in {**columns, "mask": mask}.items()}
+    by_time = {name: tensor.t().contiguous().t() if tensor.dim() == 2 else tensor for name, tensor in tensors.items()}
+    expected = gae_reference(**columns, **SETTINGS, mask=mask)
+    traced = vtrace_reference(**columns, ratio=ratio, **SETTINGS, rho_clip=1.2, c_clip=1.1)
+    for given in (tensors, by_time):
+        advantage, target = estimate(**given, **SETTINGS)
+        np.testing.assert_allclose(advantage, expected, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(target, expected + columns["value"], rtol=0, atol=1e-5)
+        surrogate, target = estimate(**given, **SETTINGS, ratio=torch.from_numpy(ratio), rho_clip=1.2, c_clip=1.1)
+        np.testing.assert_allclose(target, traced + columns["value"], rtol=0, atol=1e-5)
+        assert not surrogate[~tensors["mask"]].any()
+        last = mask[:, -1]  # where nothing follows the surrogate is the error before it is weighed
+        weighed = surrogate[:, -1].numpy() * ratio[:, -1].clip(max=1.2)
+        np.testing.assert_allclose(weighed[last], traced[last, -1], rtol=1e-4, atol=1e-5)

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from fugu.algorithm.scale import ValueScale
 from fugu.ops import sample
 from tests.ops.cases import forbidden, random
 
@@ -49,3 +50,18 @@ def test_a_row_without_choices_is_uniform_and_nan_is_seen_in_the_logprob(instruc
     assert logprob[0].item() == pytest.approx(-math.log(4))
     assert logprob.isnan().tolist() == [False, True, False]
     assert 0 <= action[1] < 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_head_is_sampled_and_kept_also_where_there_is_no_kernel(dtype, scaled):
+    head, uniform = random(70, 6, scale=3).to(dtype), torch.rand(70, generator=torch.Generator().manual_seed(1))
+    mask = random(70, 5, seed=2) > -1
+    scale = ValueScale()
+    scale.update(torch.tensor([3.0, 5.0, 11.0]), torch.ones(3, dtype=torch.bool))
+    action, logprob, value = torch.zeros(70, 1, dtype=torch.int64), torch.zeros(70), torch.zeros(70)
+    sample.choose(head, uniform, mask, scale.moments if scaled else None, action, logprob, value)
+    expected, expected_logprob = sample.sample_categorical(head[:, :-1].float(), uniform, mask)
+    assert torch.equal(action[:, 0], expected) and torch.equal(logprob, expected_logprob)
+    said = head[:, -1].float()
+    assert torch.equal(value, scale.real(said) if scaled else said)

@@ -114,7 +114,7 @@ def accumulate_row_by_row(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
 
 
 def accumulate_in_rounds(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
-    """Compute ``scan`` by associative doubling (Hillis & Steele 1986): a round of span s leaves the last 2 s steps composed in each row."""
+    """Compute ``scan`` by associative doubling (Hillis & Steele 1986): after a round of span s each row holds 2 s steps composed."""
     h = torch.cat([torch.addcmul(b[:1], a[:1], start.unsqueeze(0)), b[1:]])
     span = 1
     while span < a.shape[0]:
