@@ -25,9 +25,9 @@ test-extras: $(VENV)/.extras  ## environments nobody here wrote: Atari, MuJoCo, 
 test-nethack: .venv-nethack/.ready  ## NLE pins an older Gymnasium, so it lives apart
 	.venv-nethack/bin/python -m pytest tests/thirdparty -m extras -k "nethack"
 
-# Without what runs programs in sandboxes, and the one test that looks at malloc, which is the sanitizer's own there.
+# Without the one test that looks at malloc, which is the sanitizer's own there.
 SANITIZED := -m "not gpu and not extras and not learning" \
-  tests/spaces/test_pack.py tests/advantage tests/envs tests/contract --ignore tests/coding \
+  tests/spaces/test_pack.py tests/advantage tests/envs tests/contract \
   $(addprefix tests/ops/test_,advantage.py advantage_oracles.py lstm.py mlp.py native.py ppo_loss.py sample.py) \
   --deselect tests/ops/test_native.py::test_kept_memory_is_not_fetched_from_the_system_again
 sanitize: .venv-sanitize/.ready  ## the tests of the compiled core, with the address and undefined-behaviour sanitizers in it

@@ -35,15 +35,6 @@ class EpisodeLog(NamedTuple):
     mean_costs: Mapping[str, float] = MappingProxyType({})
     """of what its steps cost, summed over an episode; empty where it has no costs"""
 
-    @classmethod
-    def of(cls, drained: Drained, costs: Sequence[str] = ()) -> EpisodeLog:
-        """Divide the sums. ``costs``: which of the named values are costs."""
-        episodes, returns, lengths, values = drained
-        many = max(episodes, 1)
-        means = {name: total / many for name, total in values.items()}
-        spent = {name: means.pop(name) for name in costs}
-        return cls(episodes, returns / many, lengths / many, means, spent)
-
 
 class EpisodeStats:
     """The running episodes of ``num_agents`` agents, and the sums over those that ended."""

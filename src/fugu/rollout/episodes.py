@@ -32,7 +32,7 @@ from fugu.rollout.acting import Actor, Carry, Forms, zeros
 from fugu.rollout.batch import Batch, Segments, seen_of
 from fugu.rollout.columns import PER_SEGMENT
 from fugu.rollout.source import Clock, Experience, Source, Stopped
-from fugu.vector.vecenv import EpisodeLog, VecEnv
+from fugu.vector.vecenv import EpisodeLog, VecEnv, means_of
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class Episodes(Source):
         also have those in them which nobody looked at; nothing of it is known where all were cut off."""
         whole = self.vec.drain_log()
         log, self._log = self._log, (0, 0.0, 0.0)
-        means = EpisodeLog.of((*log, {}))
+        means = means_of((*log, {}))
         return means._replace(mean_values=whole.mean_values, mean_costs=whole.mean_costs) if whole.episodes else means
 
     # --- starting and restarting ---

@@ -30,6 +30,7 @@ from fugu.spaces.views import TORCH_DTYPES
 from fugu.vector.config import VectorConfig
 from fugu.vector.runner import agent_slices
 from fugu.vector.seeds import chosen_seeds
+from fugu.vector.vecenv import means_of
 
 
 @dataclass(slots=True, eq=False)
@@ -140,7 +141,7 @@ class DeviceVec:
 
     def drain_log(self) -> EpisodeLog:
         """What the episodes that ended since the last call (of any agent) came to. Waits for the device: call it rarely."""
-        return EpisodeLog.of(self.worlds.drain(), self.spec.costs)
+        return means_of(self.worlds.drain(), self.spec.costs)
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copies of the worlds' states on the CPU. The rows that wait for actions are the caller's."""

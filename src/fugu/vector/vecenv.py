@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from fugu.emulation.env import Infos, Rows
-from fugu.emulation.stats import EpisodeLog, EpisodeStats
+from fugu.emulation.stats import Drained, EpisodeLog, EpisodeStats
 from fugu.errors import CallOrderError, ConfigError, EnvTimeout, WorkerDied
 from fugu.vector.config import VectorConfig
 from fugu.vector.runner import RESET, STEP, Options, Runner
@@ -175,7 +175,7 @@ class VecEnv:
 
     def drain_log(self) -> EpisodeLog:
         """Return means over the episodes of all agents that ended since the last call."""
-        return EpisodeLog.of(self._runner.drain() or self._stats.drain(), self.spec.costs)
+        return means_of(self._runner.drain() or self._stats.drain(), self.spec.costs)
 
     # --- saving and restoring ---
 
@@ -383,3 +383,12 @@ class VecEnv:
     def _check_whole(self) -> None:
         if self._broken is not None:
             raise CallOrderError("an earlier call did not finish; reset() or close() this vector env") from self._broken
+
+
+def means_of(drained: Drained, costs: Sequence[str] = ()) -> EpisodeLog:
+    """Divide the sums by the episodes. ``costs``: which of the named values are costs."""
+    episodes, returns, lengths, values = drained
+    many = max(episodes, 1)
+    means = {name: total / many for name, total in values.items()}
+    spent = {name: means.pop(name) for name in costs}
+    return EpisodeLog(episodes, returns / many, lengths / many, means, spent)
