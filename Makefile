@@ -42,6 +42,7 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 bench: $(VENV)/.peers  ## every speed claim, with its competitors
 	$(BIN)/python benchmarks/vector.py --out benchmarks/results/vector.json

@@ -34,7 +34,7 @@ class Ranks:
 
     def mean(self, x: Tensor) -> Tensor:
         """Return the mean of ``x`` over all ranks, for what every rank has equally much of."""
-        return x if self.size == 1 else self.sum(x) / self.size  # type: ignore[operator]
+        return x if self.size == 1 else self.sum(x) / self.size
 
     def broadcast(self, x: Any) -> Any:
         """Return what rank 0 gives."""

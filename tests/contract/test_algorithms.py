@@ -43,7 +43,12 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "safe_ppo": {"env": "knapsack_cmdp", "safe": {"limit": (5.0,)}, "ppo": {"normalize_reward": True, "normalize_value": True}},
     "mappo": {"env": "foraging", "steps": 10 * 16 * 8 * 2, "mappo": {"critic": "observations", "value_norm": "popart"}},
     "self_play": {"env": "connect4", "steps": 10 * 16 * 8, "self_play": {"pool": 2, "snapshot_every": 3}},
-    "grpo": {"horizon": 30, "minibatch": 240, "steps": 16 * 30 * 8, "grpo": {"group_size": 4, "reference_coef": 0.1, "scale": "batch"}},
+    "grpo": {
+        "horizon": 30,
+        "minibatch": 240,
+        "steps": 16 * 30 * 8,
+        "grpo": {"group_size": 4, "reference_coef": 0.1, "scale": "batch"},
+    },
     "token_ppo": TEXTS,
     "a2c": {},
     "own": {},
@@ -122,7 +127,9 @@ def test_there_is_a_case_for_every_algorithm():
 def test_no_algorithm_inherits_from_another_and_the_contract_is_small():
     members = {name for name in vars(Algorithm) if not name.startswith("_")}
     assert members == {"Config", "build", "source", "act", "prepare", "loss", "enough", "finish", "merit", "restarted"}
-    needed = {name for name in members if "raise NotImplementedError" in inspect.getsource(Algorithm).partition(f"def {name}(")[2].partition("def ")[0]}
+    source = inspect.getsource(Algorithm)
+    bodies = {name: source.partition(f"def {name}(")[2].partition("    def ")[0] for name in members}
+    needed = {name for name, body in bodies.items() if "raise NotImplementedError" in body}
     assert needed == {"act", "loss"}
     for name in names():
         assert algorithm_class(name).__bases__ == (Algorithm,)
@@ -222,10 +229,14 @@ def test_two_ranks_learn_from_their_halves_what_one_learns_from_all(config):
         return _learn(made[ranks.rank], parts[ranks.rank], ranks)
 
     with lock:
-        found = run_together(2, learn, lambda ranks: made.update({ranks.rank: lock.enter_context(trainer_of(half, ranks=ranks))}))
+        found = run_together(
+            2, learn, lambda ranks: made.update({ranks.rank: lock.enter_context(trainer_of(half, ranks=ranks))})
+        )
     for theirs, their_metrics in found:
         for name, weight in weights.items():
-            torch.testing.assert_close(theirs[name], weight, rtol=2e-3, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}")
+            torch.testing.assert_close(
+                theirs[name], weight, rtol=2e-3, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}"
+            )
         for name, value in metrics.items():
             if not name.startswith("self_play/"):  # games are rated in another order
                 assert math.isclose(their_metrics[name], value, rel_tol=2e-3, abs_tol=2e-4), (name, their_metrics[name], value)

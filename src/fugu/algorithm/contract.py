@@ -44,6 +44,9 @@ class Algorithm(nn.Module):
     """asked after every minibatch, with its metrics, whether a batch has been learned from enough; None: it never has, and on a GPU
     nothing waits for the answer"""
 
+    policy: Any
+    """the network that acts"""
+
     def __init__(self, policy: nn.Module, settings: Any = None, *, seed: int = 0, ranks: Ranks = ALONE) -> None:
         super().__init__()
         self.policy = policy

@@ -163,8 +163,8 @@ def critic_sees(config: MAPPOConfig, envs: Agents) -> str:
     agents = envs.spec.num_agents
     if sees == "observations" and agents > MOST:
         raise ConfigError(
-            f"a critic of the observations of all {agents} agents of {envs.spec.name} would see too much (mappo takes the agents of one "
-            f"environment for a team, of at most {MOST}); use --mappo.critic own, or --algorithm ppo if they are independent copies"
+            f"a critic of the observations of all {agents} agents of {envs.spec.name} would see too much (mappo takes the agents of "
+            f"one environment for a team, of at most {MOST}); use --mappo.critic own, or --algorithm ppo if they are independent copies"
         )
     if sees in ("state", "agent") and not has_state:
         raise ConfigError(

@@ -88,8 +88,8 @@ class SafePPO(Algorithm):
         costs = envs.spec.costs
         if not costs:
             raise ConfigError(
-                f"algorithm=safe_ppo bounds costs, and {envs.spec.name} has none. Name them in an attribute costs of the environment and "
-                "put them into info (docs/safe.md), try knapsack_cmdp, or use --algorithm ppo"
+                f"algorithm=safe_ppo bounds costs, and {envs.spec.name} has none. Name them in an attribute costs of the environment "
+                "and put them into info (docs/safe.md), try knapsack_cmdp, or use --algorithm ppo"
             )
         if settings.ppo.vtrace:
             raise ConfigError("algorithm=safe_ppo estimates costs once per batch, not anew in each minibatch; use --no-vtrace")

@@ -118,7 +118,7 @@ class SelfPlay(Algorithm):
             if number == 0:
                 continue
             rows = (player == number).nonzero().squeeze(1)
-            out = self._version(number)(seen.obs[rows], None if memory is None else memory[rows], seen.first[rows])
+            out = self._policy_of(number)(seen.obs[rows], None if memory is None else memory[rows], seen.first[rows])
             allowed = None if seen.action_mask is None else seen.action_mask[rows]
             action, _ = distribution.sample_with_logprob(self._distracted(out.params, generator), allowed, generator)
             done.env_action[rows] = distribution.to_env(action)
@@ -157,7 +157,7 @@ class SelfPlay(Algorithm):
         ahead = torch.tensor([table[number].rating - table[0].rating for number in self.who], dtype=torch.float64)
         return (ahead * 6 / 25 / 2**0.5).sigmoid().float() + 0.01
 
-    def _version(self, number: int) -> nn.Module:
+    def _policy_of(self, number: int) -> nn.Module:
         """Return a player's policy; of one that left in the middle of a game that of the player who took its place."""
         place = self.who.index(number) if number in self.who else number % len(self.who)
         return self.pool[place]
@@ -213,7 +213,7 @@ class SelfPlay(Algorithm):
     def _look(self, batch: Batch) -> Output:
         return self.policy(batch["obs"], batch.get("state"), batch["first"])
 
-    def enough(self, metrics: Metrics) -> bool:  # type: ignore[override]
+    def enough(self, metrics: Metrics) -> bool:
         """Return whether the policy has moved far enough. Asked in any case: opponents are drawn and games counted on the host, so
         nothing of it can be recorded."""
         far = stops_at(self.config.target_kl)
@@ -248,8 +248,8 @@ class SelfPlay(Algorithm):
         self.pool[place].load_state_dict(weights)
 
     def _least_missed(self) -> int:
-        """Return the place that a newcomer takes. Those between the first and the newest are a random sample of all there were (Vitter's
-        reservoir): a policy that meets only what it was a moment ago forgets how to beat anyone else."""
+        """Return the place that a newcomer takes. Those between the first and the newest are a random sample of all there were
+        (Vitter's reservoir): a policy that meets only what it was a moment ago forgets how to beat anyone else."""
         newest = self.who.index(max(self.who))
         others = [place for place in range(len(self.who)) if place not in (newest, self.who.index(min(self.who)))]
         stays = self.ranks.broadcast(
@@ -304,7 +304,7 @@ def _joined(tables: list[dict[int, list[float]]]) -> dict[int, list[float]]:
 
 
 def _learned_from(batch: Batch) -> Batch:
-    """Return the rows that are not masked, as segments of one row each: of two players one waits, and some are earlier versions, so that most
+    """Return the rows that are not masked, as segments of one row each. Of two players one waits, and some are earlier versions: most
     rows would be computed for nothing."""
     mask = batch["mask"].flatten()
     rows = mask.nonzero().squeeze(1)

@@ -58,9 +58,7 @@ def _check_members(kind: type[Algorithm], name: str) -> None:
         given, wanted = (_positional(getattr(each, member)) for each in (kind, Algorithm))
         if given is not None and given != wanted:
             words = ", ".join(inspect.signature(getattr(Algorithm, member)).parameters)
-            raise ConfigError(
-                f"{name}: {member} must be def {member}({words}), so that it can be called with {wanted - 1} arguments"
-            )
+            raise ConfigError(f"{name}: {member} takes other arguments than it is called with; write def {member}({words})")
 
 
 def _near(word: str, known: Iterable[str]) -> str:
@@ -113,7 +111,7 @@ def try_algorithm(algorithm: Algorithm, name: str, envs: Envs) -> None:
         copied = replica(algorithm)
         for part in copied.modules():
             if "ranks" in vars(part):
-                part.ranks = ALONE  # others are not asked
+                setattr(part, "ranks", ALONE)  # noqa: B010 - others are not asked
         seen = blank(envs.vec, envs.device)
         done = _act(copied, name, envs, seen)
         _act(copied, name, envs, dataclasses.replace(seen, greedy=True, training=False))

@@ -96,6 +96,8 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: Tensor, state: Tensor | None, first: Tensor) -> Output:
         forward = self._step if first.dim() == 1 else self._sequence
+        if state is None and self.core is not None:
+            state = self.initial_state(len(first), first.device)
         if not self.in_bf16:
             return forward(obs, state, first)
         with torch.autocast(obs.device.type, torch.bfloat16):

@@ -9,8 +9,9 @@ The row convention, everywhere in fugu (``emulation/env.py`` says how environmen
 - ``mask=False`` also marks agents that are dead, absent or waiting. Masked rows enter no loss, no mean and no priority.
 - Recurrent state is zeroed where ``first`` is True, before the row is looked at, in rollout and in training.
 
-Columns are ``[segments, horizon, ...]``, except those that a segment has once (``columns.py`` is their table). In memory either axis may come
-first: rollouts on a CPU lay segments one after the other, those on a GPU rows of the same time. All columns of a batch lie alike.
+Columns are ``[segments, horizon, ...]``, except those that a segment has once (``columns.py`` is their table). In memory either axis
+may come first: rollouts on a CPU lay segments one after the other, those on a GPU rows of the same time. All columns of a batch lie
+alike.
 """
 
 from __future__ import annotations

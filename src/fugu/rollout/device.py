@@ -116,7 +116,7 @@ class DeviceRollout(Source):
     def __init__(
         self, vec: DeviceVec, horizon: int, columns: Forms, *, carry: Forms | None = None, whole: Whole | None = None
     ) -> None:
-        """``columns``: what the policy keeps of a row. ``carry``: what it takes on from row to row. ``whole``: fills a slab in one go."""
+        """``columns``: what the policy keeps of a row. ``carry``: what it takes on from row to row."""
         self.vec, self.horizon, self.device = vec, horizon, vec.device
         self.segments = vec.num_agents
         self.whole = whole

@@ -121,7 +121,7 @@ class Feed(Source):
                 raise Stopped
 
     def _send(self, waiting: deque[slice], count: int, *, wait: bool) -> int:
-        """Send up to ``count`` batches whose actions are there, oldest first; ``wait`` for those that are not. Returns the number sent."""
+        """Send up to ``count`` batches whose actions are there, oldest first; ``wait`` for those that are not. Returns how many."""
         sent = 0
         while waiting and sent < count and (wait or self._lanes[waiting[0].start].done):
             group = waiting.popleft()

@@ -79,7 +79,8 @@ class Player:
             yield scene
             seen = seen_of(self.vec.rows, carry, self.device, training=False)
             seen.greedy, seen.generator = greedy, generator
-            acted = self.algorithm.act(seen)
+            with torch.no_grad():
+                acted = self.algorithm.act(seen)
             carry = acted.carry
             scene.step(acted.env_action.cpu().numpy())
 

@@ -121,7 +121,7 @@ def lives_on_device(config: TrainConfig, device: torch.device) -> bool:
 
 
 def _vec_on_device(config: TrainConfig, device: torch.device) -> DeviceVec | None:
-    """Return the environments on the device; None if they are to be on the CPU, or have to: that is said, and the policy is fed from there."""
+    """Return the environments on the device; None if they are to be on the CPU, or have to be, which is said."""
     if not lives_on_device(config, device):
         return None
     try:

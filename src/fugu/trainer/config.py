@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fugu.algorithm.find import check_name
 from fugu.algorithm.settings import KNOWN, fixed_sections, gathered, means_nothing, narrowed, sections
@@ -74,6 +74,12 @@ class TrainConfig:
     """evaluation during training"""
     log: LogConfig = field(default_factory=LogConfig)
     """where metrics go"""
+
+    if TYPE_CHECKING:  # fields and sections are those of the member
+
+        def __init__(self, **fields: Any) -> None: ...
+
+        def __getattr__(self, section: str) -> Any: ...
 
     def __new__(cls, *, algorithm: str = "ppo", **fields: Any) -> TrainConfig:
         """Make the member of the union that ``algorithm`` names."""
@@ -214,7 +220,7 @@ def refuse_unread(config: TrainConfig, changes: Mapping[str, Any]) -> None:
         try:
             find_field(type(config), wanted)
         except ConfigError:
-            paths = {".".join(path) for other in KNOWN for path in field_paths(member(other))}
+            paths = {".".join(path) for other in KNOWN for path in field_paths(member(other))}  # type: ignore[arg-type]
             meant = [path for path in sorted(paths) if wanted in (path, path.rpartition(".")[2])]
             why = means_nothing(config.algorithm, meant[0]) if len(meant) == 1 else None
             if why is not None:

@@ -135,7 +135,8 @@ def evaluate(
             break
         seen = seen_of(rows, carry, device, training=False)
         seen.greedy, seen.generator = greedy, generator
-        acted = act(seen)
+        with torch.no_grad():
+            acted = act(seen)
         carry, counted = acted.carry, rows.mask
         _, reward, terminated, truncated, _ = vec.step(acted.env_action.cpu().numpy())
         rows = vec.rows

@@ -29,7 +29,7 @@ def fuse(algorithm: Algorithm, config: TrainConfig, vec: VecEnv | DeviceVec) -> 
     with contextlib.suppress(ConfigError):  # which says why not: then torch does it
         passes = 3 if config.precision == "float32" else 1
         fused = Fused(algorithm.policy, algorithm.value_scale, passes=passes)
-        algorithm.surrogate = FusedSurrogate(algorithm.surrogate, fused)  # type: ignore[assignment, arg-type]
+        algorithm.surrogate = FusedSurrogate(algorithm.surrogate, fused)  # type: ignore[assignment]
         if isinstance(algorithm, PPO) and isinstance(vec, DeviceVec) and isinstance(vec.worlds, NativeDevice):
             return fused.rollout(vec, algorithm.generator)
     return None

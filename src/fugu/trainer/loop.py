@@ -62,7 +62,7 @@ class Trainer:
         self.config, self.source, self.algorithm, self.ranks = config, source, algorithm, ranks
         self.folder = folder
         """where checkpoints go; None: nowhere"""
-        self.clock = clock or nullcontext
+        self.clock: Clock = clock or nullcontext  # type: ignore[assignment]
         self.seeds = Seeds(run=config.seed, ranks=ranks)
         self.engine = Update(config, source, algorithm, seed=self.seeds.minibatches, clock=self.clock, ranks=ranks)
         self.unattended: Unattended | None = None

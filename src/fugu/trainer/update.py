@@ -90,7 +90,8 @@ class Update:
 
     def collect(self, stop: Callable[[], bool]) -> Experience:
         """Return what environments and policy make of the next batch."""
-        return self.source.next(Actor(self.algorithm.act, self.updates), stop)
+        with torch.no_grad():
+            return self.source.next(Actor(self.algorithm.act, self.updates), stop)
 
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
         """Return the batch, ready to be learned from."""

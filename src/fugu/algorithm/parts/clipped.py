@@ -1,7 +1,7 @@
 """The parts of PPO, for all algorithms that are made of them: acting, estimates of a batch, and the loss of a minibatch.
 
-Everything is a function of columns ``[segments, horizon]``, or holds no more than the settings. ``turns`` says that there may be rows on
-which an agent waits for others.
+Everything is a function of columns ``[segments, horizon]``, or holds no more than the settings. ``turns`` says that there may be rows
+on which an agent waits for others.
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ def gae_of(batch: Batch, gamma: float, lam: float, *, turns: bool) -> tuple[Tens
 
 
 def settled(batch: Batch, gamma: float) -> Tensor:
-    """Return ``value``, with rows on which an agent waits worth what came of it: what was paid meanwhile, and the value of its next turn.
+    """Return ``value``, with rows on which an agent waits worth what came of it: what was paid meanwhile and the value of its next
+    turn.
 
     Nothing trains what the network says of such rows. This way they add no error of their own to an advantage, and rewards that
     arrive on them reach the action before at full weight, whatever lambda is.
@@ -148,8 +149,8 @@ def settled(batch: Batch, gamma: float) -> Tensor:
 
 
 def without_open_turns(batch: Batch) -> Batch:
-    """Return the same where no segment ends amid an agent's wait: its last action there, of which it is not known what came of it, is left
-    out, and the one before it looks ahead to the value of that turn.
+    """Return the same where no segment ends amid an agent's wait: its last action there, whose outcome is not known yet, is left out,
+    and the one before it looks ahead to the value of that turn.
 
     The row after the segment is one on which the agent waits, so what the network says of it is nothing that was learned.
     """
