@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from fugu.run import dashboard
-from fugu.trainer.config_parts import LogConfig
 from fugu.run.dashboard import Dashboard, Header
+from fugu.trainer.config_parts import LogConfig
 from tests.timing import in_time
 
 HEADER = Header(run="cartpole-20260102-030405", env="cartpole", total_steps=1000)

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from fugu.errors import ConfigError, FuguError, MissingExtra
-from fugu.trainer.config_parts import LogConfig
 from fugu.run.sinks import JsonLines, Sinks, open_sinks
 from fugu.run.store import RunError, RunFolder
+from fugu.trainer.config_parts import LogConfig
 
 
 def row(update: int) -> dict[str, float]:
