@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fugu.algorithm.losses import normalized, ppo_loss_of, row_weight
-from fugu.algorithm.scale import ValueScale
+from fugu.algorithm.parts.scale import ValueScale
 from fugu.cuda import mlp
 from fugu.cuda.mlp_plan import MlpShape
 from fugu.policy.kernels import mlp_reference

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium import spaces as gs
 
-from fugu.algorithm.scale import ValueScale
+from fugu.algorithm.parts.scale import ValueScale
 from fugu.cuda import sample
 from fugu.policy import kernels
 from fugu.policy.distribution import Distribution

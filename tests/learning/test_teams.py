@@ -12,8 +12,8 @@ from benchmarks.learning import in_process
 import fugu
 from fugu.algorithm.config import MAPPOConfig, PPOConfig
 from fugu.policy.config import PolicyConfig
-from fugu.trainer.config_parts import LogConfig
 from fugu.trainer.config import OptimizerConfig, TrainConfig
+from fugu.trainer.config_parts import LogConfig
 from fugu.vector.config import VectorConfig
 
 SEEDS = range(5)
