@@ -72,6 +72,22 @@ def test_batches_hold_the_rows_of_stepping(passes, batch_size, order):
     assert any(batch["truncated"].any() and not batch["mask"].all() for batch in batches)
 
 
+@pytest.mark.parametrize("passes", [1, 3])
+def test_it_is_said_which_agents_acted_and_which_came_to_an_end(passes):
+    """An agent counts once, in whatever pass it did; rows are those that some action counted on."""
+    with fugu.vector.make("cartpole", 6, env_kwargs={"max_steps": 9}) as vec:
+        source = OnPolicy(vec, 3, passes=passes)
+        source.restart(seed=3)
+        for _ in range(4):
+            played = source.next(Actor(Counting()))
+            batch = played.batch
+            ended = (batch["terminated"] | batch["truncated"]).view(passes, 6, 3)
+            assert played.rows == batch["mask"].sum() and played.acted.all()
+            assert played.ended.tolist() == [bool(ended[:, agent].any()) for agent in range(6)]
+            assert played.episodes().episodes == ended.sum()
+    assert ended.any() or passes == 1
+
+
 def test_segments_keep_the_state_they_began_with_and_it_restarts_with_the_episode():
     first, second = play(2, carry=STATE)
     running = torch.zeros(6)
