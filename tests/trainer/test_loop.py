@@ -19,7 +19,7 @@ from fugu.policy.config import PolicyConfig
 from fugu.policy.transformer import Transformer
 from fugu.trainer import checkpoint, loop
 from fugu.trainer.build import make_trainer
-from fugu.trainer.config import CheckpointConfig, OptimizerConfig, TrainConfig
+from fugu.trainer.config import CheckpointConfig, OptimizerConfig, TrainConfig, with_algorithm
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.optimizer import Optimizer, hidden_matrices, schedule
@@ -102,7 +102,8 @@ CASES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_that_is_cut_off_and_resumed_equals_one_that_is_not(case, tmp_path):
-    config = dataclasses.replace(BASE, **CASES[case])
+    changes = dict(CASES[case])
+    config = dataclasses.replace(with_algorithm(BASE, changes.pop("algorithm", "ppo")), **changes)
     whole, weights = train(config, tmp_path / "whole")
     assert len(whole) >= 18
     cut, _ = train(config, tmp_path / "cut", updates=13)
