@@ -100,9 +100,9 @@ class Slab:
         seen = {name: column.transpose(0, 1) for name, column in columns.items()} | dict(first_carry)
         if self.team:
             seen["acts_after"] = self.next["mask"][-1]
-        mask, ended = seen["mask"], seen["terminated"] | seen["truncated"]
+        mask, ended = columns["mask"], columns["terminated"] | columns["truncated"]  # [horizon, agents], in one piece
         batch = Batch(seen | self.after, PER_SEGMENT | first_carry.keys())
-        return Experience(batch, mask.sum(), version, episodes, mask.any(1), ended.any(1))
+        return Experience(batch, mask.sum(), version, episodes, mask.any(0), ended.any(0))
 
 
 Whole = Callable[[Slab], None]
