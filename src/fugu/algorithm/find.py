@@ -19,7 +19,9 @@ AROUND = {"config", "config_episodes", "contract", "find", "losses", "settings",
 def names() -> tuple[str, ...]:
     """Return the names of the algorithms that fugu has."""
     package = Path(__file__).parent
-    return tuple(sorted(each.name for each in pkgutil.iter_modules([str(package)]) if not each.ispkg and each.name not in AROUND))
+    return tuple(
+        sorted(each.name for each in pkgutil.iter_modules([str(package)]) if not each.ispkg and each.name not in AROUND)
+    )
 
 
 def is_own(name: str) -> bool:
