@@ -7,6 +7,12 @@ through by any name, and those of segments are named when they are added (``Batc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fugu.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fugu.emulation.env import EnvSpec
 
 
 @dataclass(frozen=True)
@@ -55,3 +61,13 @@ PER_SEGMENT = frozenset(column.name for column in TABLE if column.once)
 
 BOOTSTRAPS = {column.name: column.after for column in TABLE if column.after is not None}
 """what a policy says of rows and is also asked of the row after the last -> the column that keeps that"""
+
+
+def check_free(spec: EnvSpec) -> None:
+    """Refuse environments that declare a column under a name that means something else in a batch."""
+    for name in spec.columns:
+        if any(name == column.name for column in TABLE):
+            raise ConfigError(
+                f"columns of {spec.name}: a batch has a column {name!r} already",
+                fix=f"Give it another name, such as own_{name}",
+            )
