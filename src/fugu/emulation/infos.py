@@ -85,7 +85,8 @@ def _value(name: str, said: Any, shape: Shape, dtype: str) -> np.ndarray:
             raise ValueError
     except ValueError:
         raise SpaceError(f"expected {dtype}{list(shape)} in info[{name!r}], got {said!r:.60}", where=name) from None
-    value = array.astype(dtype)
+    with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+        value = array.astype(dtype)
     fits = array.dtype.kind in "biu" or value.dtype.kind == "f"
     if array.shape != shape or not fits or (value.dtype.kind != "f" and (array != value).any()):
         got = f"{array.dtype}{list(array.shape)}"

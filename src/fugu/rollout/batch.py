@@ -123,6 +123,7 @@ class Segments:
         self._pin = device.type == "cuda"  # so that copies to the card need not wait
         self._choices = vec.num_choices
         check_free(vec.spec)
+        self._spec = vec.spec
         forms = present(vec.spec, choices=0)
         self.written: dict[str, Tensor] = {
             form.name: torch.zeros((segments, horizon, *form.shape), dtype=TORCH_DTYPES[form.dtype], pin_memory=self._pin)
@@ -168,6 +169,7 @@ class Segments:
         """Keep what the policy said of row ``t``."""
         for name, column in columns.items():
             if name not in self.acted:
+                check_free(self._spec, columns)
                 shape = (self.count, self.horizon, *column.shape[1:])
                 self.acted[name] = torch.zeros(shape, dtype=column.dtype, device=self.device)
             self.acted[name][place, t] = column

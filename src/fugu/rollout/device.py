@@ -36,7 +36,7 @@ class Slab:
         choices = vec.num_choices if choices is None else choices
         self.next: dict[str, Tensor] = {}
         self.outcome: dict[str, Tensor] = {}
-        check_free(vec.spec)
+        check_free(vec.spec, acted)
         for form in present(vec.spec, choices):
             waits = form.when == "next"
             made = torch.zeros((horizon + waits, agents, *form.shape), dtype=TORCH_DTYPES[form.dtype], device=device)
