@@ -19,7 +19,7 @@ from fugu.coding.memory.solutions import SolutionMemory
 from fugu.coding.settings import material
 from fugu.coding.task import write_tasks
 from fugu.coding.tokens import END
-from fugu.emulation.env import Rows, is_deferred
+from fugu.emulation.env import Rows, is_deferred, spec_of
 from fugu.errors import ConfigError, EnvError, EnvTimeout, FuguError
 from fugu.spaces import Layout
 from fugu.vector.serial import Serial
@@ -46,7 +46,7 @@ class Player:
     def __init__(self, seed: int = 0, options=None, **settings):
         self.env = Coding(**settings)
         self.layout = Layout(self.env.observation_space)
-        self.rows = Rows.zeros(self.layout, 1)
+        self.rows = Rows.zeros(spec_of(self.env))
         self.env.reset(seed, self.rows, options)
 
     def __enter__(self):
@@ -278,7 +278,7 @@ def test_impossible_settings_are_said(sandboxes):
             Coding(**settings)
     with contextlib.closing(Coding(prompt_tokens=1)) as env:
         with pytest.raises(ConfigError, match="--env.prompt-tokens"):
-            env.reset(0, Rows.zeros(Layout(env.observation_space), 1))
+            env.reset(0, Rows.zeros(spec_of(env)))
 
 
 # --- many of them ---

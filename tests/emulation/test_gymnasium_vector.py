@@ -13,11 +13,11 @@ from gymnasium import spaces as gs
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 import fugu.vector
-from fugu.emulation.env import Rows, discrete_choices
+from fugu.emulation.env import Rows, spec_of
 from fugu.emulation.factory import Emulation, emulate
 from fugu.emulation.gymnasium_vector import GymnasiumVectorEnv, split_infos
 from fugu.errors import ConfigError, SpaceError
-from fugu.spaces import Layout, bound
+from fugu.spaces import bound
 
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 Script = list[tuple[int, str]]
@@ -60,7 +60,7 @@ def counters(scripts: list[Script], mode: AutoresetMode, **settings: Any) -> Vec
 
 def rows_for(env: Any) -> Rows:
     """Rows full of rubbish, so that whatever is left unwritten shows."""
-    rows = Rows.zeros(Layout(env.observation_space), env.num_agents, discrete_choices(env.action_space))
+    rows = Rows.zeros(spec_of(env))
     rows.obs[...] = 77
     rows.reward[...] = 77
     for column in (rows.terminated, rows.truncated, rows.first, rows.mask):

@@ -14,11 +14,10 @@ from gymnasium import spaces as gs
 from pettingzoo.test import api_test, parallel_api_test
 
 import fugu.vector
-from fugu.emulation.env import Rows, discrete_choices
+from fugu.emulation.env import Rows, spec_of
 from fugu.emulation.factory import Emulation, emulate
 from fugu.emulation.pettingzoo import ParallelEnv, TurnBasedEnv
 from fugu.errors import ConfigError, EnvError, SpaceError
-from fugu.spaces import Layout
 
 OBS = gs.Box(-100, 100, (3,), np.float32)
 
@@ -167,7 +166,7 @@ class Brawl(pettingzoo.AECEnv):
 
 def rows_for(env: Any) -> Rows:
     """Rows full of rubbish, so that whatever the adapter leaves unwritten shows."""
-    rows = Rows.zeros(Layout(env.observation_space), env.num_agents, discrete_choices(env.action_space))
+    rows = Rows.zeros(spec_of(env))
     rows.obs[...] = 77
     rows.reward[...] = 77
     for column in (rows.terminated, rows.truncated, rows.first, rows.mask):

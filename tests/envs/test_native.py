@@ -140,7 +140,7 @@ def test_vector_instructions_of_this_machine_change_no_byte(name):
     seen = []
     for command in (STEP, STEP_NARROW):
         worlds = native.Worlds(name, 777, {"max_steps": 30}, [0, 100, 777], 2)  # groups that end amid a block of lanes
-        rows = [Rows.zeros(Layout(spec.observation_space), 777) for _ in range(2)]
+        rows = [Rows.zeros(spec, 777) for _ in range(2)]
         action, seeds = choices.zeros(777), np.arange(777)
         parts = [slice(0, 100), slice(100, 777)]
         worlds.bind(seeds, action, [[columns(slot[part]) for slot in rows] for part in parts])

@@ -9,7 +9,7 @@ import numpy as np
 
 from fugu.check.player import Clock
 from fugu.emulation.actions import action_rows, allowed
-from fugu.emulation.env import Env, Rows, discrete_choices
+from fugu.emulation.env import Env, Rows, spec_of
 from fugu.spaces import Layout
 
 
@@ -25,9 +25,7 @@ class RowsPlayer:
     def __init__(self, env: Env, seed: int, *, poison: bool = False) -> None:
         self.env, self.clock = env, Clock()
         self.layout = Layout(env.observation_space)
-        self.choices = discrete_choices(env.action_space)
-        self.costs = tuple(getattr(env, "costs", ()))
-        self._slots = [Rows.zeros(self.layout, env.num_agents, self.choices, len(self.costs)) for _ in range(2)]
+        self._slots = [Rows.zeros(spec_of(env)) for _ in range(2)]
         self.rows = self._slots[0]
         self.infos: Any = None
         self.ended, self._poison = True, poison
@@ -48,18 +46,12 @@ class RowsPlayer:
     def values(self) -> Iterator[tuple[str, Any]]:
         for leaf, view in zip(self.layout.leaves, self.layout.leaf_views(self.rows.obs), strict=True):
             yield "/".join(("obs", *map(str, leaf.path))), view
-        for name in ("reward", "terminated", "truncated", "first", "mask"):
-            yield name, getattr(self.rows, name)
-        if self.rows.cost is not None:
-            yield "cost", self.rows.cost
+        yield from ((name, column) for name, column in self.rows.columns.items() if name not in ("obs", "action_mask"))
 
     def _turn(self) -> None:
         self.rows = self._slots[1] if self.rows is self._slots[0] else self._slots[0]
         if self._poison:
             self.layout.flat(self.rows.obs)[...] = 0xFF  # a float of these bytes is NaN, an integer -1
-            self.rows.reward[...] = np.nan
-            for flags in (self.rows.terminated, self.rows.truncated, self.rows.first):
-                flags[...] = True
+            for column in (*self.rows.outcome(), self.rows.first):
+                column[...] = np.nan if column.dtype.kind == "f" else np.ones((), column.dtype)
             self.rows.mask[...] = False
-            if self.rows.cost is not None:
-                self.rows.cost[...] = np.nan

@@ -7,6 +7,7 @@ the whole check of what the env writes.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -14,7 +15,8 @@ from fugu.check.player import Limits
 from fugu.check.report import Report
 from fugu.check.row_player import RowsPlayer
 from fugu.check.values import problems
-from fugu.emulation.env import Rows
+from fugu.emulation.columns import outcomes
+from fugu.emulation.env import Rows, spec_of
 from fugu.emulation.stats import EpisodeStats
 from fugu.errors import FuguError, SpaceError
 
@@ -59,7 +61,7 @@ class _Watch:
     def __init__(self, player: RowsPlayer, report: Report) -> None:
         self.player, self.report = player, report
         agents = player.env.num_agents
-        self.stats = EpisodeStats(agents)
+        self.stats = EpisodeStats(agents, spec_of(player.env).costs)
         self.lengths: list[int] = []
         self.reward = np.array([np.inf, -np.inf])
         self.over = np.zeros(agents, bool)
@@ -73,8 +75,8 @@ class _Watch:
         self._expect(~rows.mask | rows.first, "first", "reset() left first=False on a row that waits for an action", fix)
         self._expect(~(rows.terminated | rows.truncated), "terminated", "reset() left an ending flag set", fix)
         self._expect(rows.reward == 0, "reward", "reset() left a reward that is not 0", fix)
-        if rows.cost is not None:
-            self._expect((rows.cost == 0).all(1), "cost", "reset() left a cost that is not 0", fix)
+        for name, column in _also(rows):
+            self._expect(_each(column == 0), name, f"reset() left a {name} that is not 0", fix)
 
     def stepped(self, step: int, acted: np.ndarray) -> None:
         """Check the rows of a step; ``acted`` is the mask of the rows before it."""
@@ -111,12 +113,12 @@ class _Watch:
             f"the step that restarts an episode has a reward or an ending flag {at}",
             "write reward 0 and no flags on the first row of an episode; the action taken on the final row is ignored",
         )
-        if rows.cost is not None:
+        for name, column in _also(rows):
             self._expect(
-                ~(self.over & rows.first) | (rows.cost == 0).all(1),
-                "cost",
-                f"the step that restarts an episode has a cost {at}",
-                "write cost 0 on the first row of an episode; the action taken on the final row is ignored",
+                ~(self.over & rows.first) | _each(column == 0),
+                name,
+                f"the step that restarts an episode has a {name} {at}",
+                f"write {name} 0 on the first row of an episode; the action taken on the final row is ignored",
             )
         masks = rows.action_mask
         if masks is not None:
@@ -128,7 +130,7 @@ class _Watch:
             )
         self.over = (self.over & ~rows.first) | ended
 
-        episode = Rows(rows.obs, rows.reward, rows.terminated, rows.truncated, rows.first, rows.mask, agents=rows.agents)
+        episode = rows[:]  # with infos of its own
         self.stats.update(episode, acted)
         self.lengths += [info["episode"]["l"] for info in episode.infos.values()]
 
@@ -138,9 +140,9 @@ class _Watch:
         bad = ~np.isfinite(rows.reward)
         fix = "write out.reward for every agent on every step, 0 where nothing was gained"
         self._expect(~bad, "reward", f"NaN, infinite or never written at step {step}", fix)
-        if rows.cost is not None:
-            fix = "write out.cost for every agent on every step, 0 where nothing was paid"
-            self._expect(np.isfinite(rows.cost).all(1), "cost", f"NaN, infinite or never written at step {step}", fix)
+        for name, column in _also(rows):
+            fix = f"write out[{name!r}] for every agent on every step, 0 where there is nothing to say"
+            self._expect(_each(np.isfinite(column)), name, f"NaN, infinite or never written at step {step}", fix)
         if not bad.any():
             self.reward = np.array([min(self.reward[0], rows.reward.min()), max(self.reward[1], rows.reward.max())])
         for leaf, view in zip(player.layout.leaves, player.layout.leaf_views(rows.obs), strict=True):
@@ -178,3 +180,15 @@ class _Watch:
             return
         agent = f" (agent {int(np.argmin(good))})" if len(good) > 1 else ""
         self.report.add("error", where, problem + agent, fix)
+
+
+def _also(rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield what a step produced beside its reward and ending: costs, and columns of the environment's own."""
+    usual = ("reward", "terminated", "truncated")
+    return ((name, rows[name]) for name in outcomes(rows.columns) if name not in usual)
+
+
+def _each(good: np.ndarray) -> np.ndarray:
+    """Say for each agent whether all its numbers are ``good``."""
+    each: np.ndarray = good.reshape(len(good), -1).all(1)
+    return each

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 
 from fugu.coding.env import Coding
-from fugu.emulation.env import Rows
+from fugu.emulation.env import Rows, spec_of
 from fugu.errors import SpaceError
 from fugu.spaces import Layout
 
@@ -24,7 +24,7 @@ class CodingGymnasium(gymnasium.Env[Any, Any]):
         self._env = Coding(**settings)
         self.observation_space, self.action_space = self._env.observation_space, self._env.action_space
         self._layout = Layout(self.observation_space)
-        self._rows = Rows.zeros(self._layout, 1)
+        self._rows = Rows.zeros(spec_of(self._env))
 
     @property
     def tokenizer(self) -> Any:

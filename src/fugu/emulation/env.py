@@ -5,9 +5,9 @@ rows into arrays it is given. The convention, everywhere in fugu:
 
 - A row holds an observation, the action taken on it, and what that action produced. ``step(action, out)`` takes the
   actions for the rows last written and writes into ``out`` what they produced (``reward``, ``terminated``, ``truncated``, and
-  ``cost`` where the environment has costs) and the next rows (``obs``, ``first``, ``mask``, ``action_mask``).
+  ``cost`` and columns of its own where the environment has any) and the next rows (``obs``, ``first``, ``mask``, ``action_mask``).
 - Auto-reset happens on the next step. The row after an ending holds the final observation and ``mask=False``: its action is
-  ignored, and the step taken on it yields reward and cost 0 and the first row of the next episode, with ``first=True``.
+  ignored, and the step taken on it yields reward, cost and the like of 0 and the first row of the next episode, with ``first=True``.
 - ``mask=False`` also marks agents that are padding: dead, not yet there, or waiting for their turn.
 
 The environment resets its own agents by this rule; adapters for Gymnasium and PettingZoo do it for theirs.
@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, overload, runtime_checkable
 
 import numpy as np
 from gymnasium import spaces as gs
 
+from fugu.emulation.columns import Own, blanks, outcomes, own_columns, present
 from fugu.errors import ConfigError, SpaceError
 from fugu.spaces import Layout, maxima
 
@@ -36,7 +37,11 @@ MAX_MASK_CHOICES = 8192
 
 @dataclass(slots=True, eq=False)
 class Rows:
-    """The rows of some agents, as arrays with one leading axis. Views into memory owned by someone else."""
+    """The rows of some agents, as arrays with one leading axis. Views into memory owned by someone else.
+
+    ``rows["reward"]`` is a column by its name, as ``rows.reward`` is; what an environment declares beyond those named here is found
+    by its name alone. ``rows[2:5]`` are the rows of some agents.
+    """
 
     obs: np.ndarray
     """[agents, *row_shape]"""
@@ -60,36 +65,54 @@ class Rows:
     """which agents of the vector env these are"""
     writer: Any = None
     """scratch for the one env that writes here"""
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+    """all columns there are, by name"""
+
+    def __post_init__(self) -> None:
+        if not self.columns:
+            found = {name: getattr(self, name) for name in NAMED}
+            self.columns = {name: column for name, column in found.items() if column is not None}
 
     @classmethod
-    def zeros(cls, layout: Layout, num_agents: int, choices: int = 0, costs: int = 0) -> Rows:
-        """Make fresh rows in private memory."""
-        return cls(
-            obs=layout.zeros(num_agents),
-            reward=np.zeros(num_agents, np.float32),
-            terminated=np.zeros(num_agents, bool),
-            truncated=np.zeros(num_agents, bool),
-            first=np.zeros(num_agents, bool),
-            mask=np.zeros(num_agents, bool),
-            action_mask=np.ones((num_agents, choices), bool) if choices else None,
-            cost=np.zeros((num_agents, costs), np.float32) if costs else None,
-            agents=slice(0, num_agents),
-        )
+    def of(cls, columns: dict[str, np.ndarray], agents: slice) -> Rows:
+        """Make rows of columns by name."""
+        return cls(**{name: columns.get(name) for name in NAMED}, agents=agents, columns=columns)  # type: ignore[arg-type]
 
-    def __getitem__(self, agents: slice) -> Rows:
-        """Return the rows of some of the agents; every array is a view."""
-        start, stop, _ = agents.indices(len(self.reward))
-        return Rows(
-            self.obs[agents],
-            self.reward[agents],
-            self.terminated[agents],
-            self.truncated[agents],
-            self.first[agents],
-            self.mask[agents],
-            None if self.action_mask is None else self.action_mask[agents],
-            None if self.cost is None else self.cost[agents],
-            agents=slice(self.agents.start + start, self.agents.start + stop),
-        )
+    @classmethod
+    def zeros(cls, spec: EnvSpec, num_agents: int | None = None) -> Rows:
+        """Make fresh rows of one environment like ``spec``, or of ``num_agents`` agents, in private memory."""
+        count = spec.num_agents if num_agents is None else num_agents
+        columns = {form.name: np.zeros((count, *form.shape), form.dtype) for form in present(spec)}
+        for name, value in blanks().items():
+            if name in columns:
+                columns[name][...] = value
+        return cls.of(columns, slice(0, count))
+
+    @overload
+    def __getitem__(self, which: str) -> np.ndarray: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> Rows: ...
+
+    def __getitem__(self, which: str | slice) -> np.ndarray | Rows:
+        """Return a column by its name, or the rows of some of the agents; every array is a view."""
+        if isinstance(which, str):
+            return self.columns[which]
+        start, stop, _ = which.indices(len(self.reward))
+        agents = slice(self.agents.start + start, self.agents.start + stop)
+        return Rows.of({name: column[which] for name, column in self.columns.items()}, agents)
+
+    def outcome(self) -> list[np.ndarray]:
+        """Return the columns that say what the previous action produced."""
+        return [self.columns[name] for name in outcomes(self.columns)]
+
+    def blank(self) -> None:
+        """Write that nobody is there: zeros, and nothing forbidden."""
+        for column in self.columns.values():
+            column[...] = 0
+        for name, value in blanks().items():
+            if name in self.columns:
+                self.columns[name][...] = value
 
     def set_action_mask(self, agent: int, offered: Any) -> None:
         """Write what the env offers, or None for "anything goes". A row that does not act has all choices open, whatever the
@@ -105,13 +128,14 @@ class Rows:
 
     def start(self) -> None:
         """Mark all rows as the first of an episode (``obs`` is the env's to write)."""
-        self.reward[...] = 0
-        self.terminated[...] = False
-        self.truncated[...] = False
+        for column in self.outcome():
+            column[...] = 0
         self.first[...] = True
         self.mask[...] = True
-        if self.cost is not None:
-            self.cost[...] = 0
+
+
+NAMED = ("obs", "reward", "terminated", "truncated", "first", "mask", "action_mask", "cost")
+"""columns that ``Rows`` has as attributes too"""
 
 
 @runtime_checkable
@@ -121,8 +145,9 @@ class Env(Protocol):
     ``observation_space`` and ``action_space`` are those of one agent. ``reset`` and ``step`` write into ``out`` (see
     ``Rows``) and return the non-empty infos by agent, or None. ``action`` is ``[num_agents, *row_shape]`` of the action layout
     and is only valid during the call. An env whose steps have costs beside their reward names them in an attribute ``costs`` and
-    writes ``out.cost``. What an episode is to be remembered by beside its return, named numbers, stands in the info of its last step
-    as ``episode_log``; their means are logged.
+    writes ``out.cost``. What else it says of every step, ``columns = {"risk": ((), "float32")}``, it writes into ``out["risk"]``.
+    What an episode is to be remembered by beside its return, named numbers, stands in the info of its last step as
+    ``episode_log``; their means are logged.
 
     An env whose steps are computed elsewhere, by other processes or a service, can have the members of ``Deferred`` as well. Then
     the steps of many envs are under way at once, in one process.
@@ -190,28 +215,42 @@ class EnvSpec:
     """when the env restarts an ended episode"""
     costs: tuple[str, ...] = ()
     """what a step costs beside its reward: the names of the columns of ``cost``"""
+    columns: Own = field(default_factory=dict)
+    """what the env says of a step beyond the columns that all have"""
+
+    @property
+    def obs_layout(self) -> Layout:
+        """Return how an observation lies in a row."""
+        return Layout(self.observation_space)
+
+    @property
+    def choices(self) -> int:
+        """Count the columns of the action mask that the action space has room for."""
+        return discrete_choices(self.action_space)
 
     def difference(self, other: EnvSpec) -> str | None:
-        """Name the space, or the costs, that keep envs of both kinds from sharing one batch; None if nothing does."""
+        """Name the space, the costs or the columns that keep envs of both kinds from sharing one batch; None if nothing does."""
         for name in ("observation_space", "action_space"):
             a, b = getattr(self, name), getattr(other, name)
             if a is not b and (a != b or maxima(a) != maxima(b)):
                 return name
-        return "costs" if self.costs != other.costs else None
+        return next((name for name in ("costs", "columns") if getattr(self, name) != getattr(other, name)), None)
 
 
 def spec_of(env: Env) -> EnvSpec:
     if env.num_agents < 1:
         raise ConfigError(f"num_agents={env.num_agents} of {type(env).__name__} must be at least 1")
+    name = getattr(env, "name", type(env).__name__)
     return EnvSpec(
         env.observation_space,
         env.action_space,
         int(env.num_agents),
         dict(getattr(env, "metadata", None) or {}),
         getattr(env, "render_mode", None),
-        getattr(env, "name", type(env).__name__),
+        name,
         getattr(env, "autoreset", "next_step"),
         tuple(getattr(env, "costs", ())),
+        own_columns(getattr(env, "columns", None), name),
     )
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gs
 
-from fugu.emulation.costs import cost_names, write_costs
 from fugu.emulation.env import Autoreset, Infos, Rows, offers_mask
+from fugu.emulation.infos import Said
 from fugu.emulation.writer import ENDED, RowWriter, row_writer
 from fugu.spaces import Layout, Packer, convert
 
@@ -50,8 +50,10 @@ class GymnasiumEnv:
         self._options_in_reset = _takes(env.reset, "options")
         self._mask_of = _action_mask_source(env, self.observation_space)
         self._mask_in_info = False
-        self.costs = cost_names(env)
-        self._plain = self._mask_of is None and not self.costs
+        self._said = Said(env, self.name)
+        self.costs, self.columns = self._said.costs, self._said.columns
+        self._says = bool(self._said)
+        self._plain = self._mask_of is None and not self._says
         """a step without info needs nothing beyond what the writer wrote"""
         self._discrete = isinstance(self.action_space, gs.Discrete)
         self._decode = _decoder(self.action_space)
@@ -63,8 +65,8 @@ class GymnasiumEnv:
         if not (out.writer or self._bind(out)).start(obs):
             RowWriter(self._packer, out).start(obs)
         self._ended = False
-        if out.cost is not None:
-            out.cost[0] = 0
+        if self._says:
+            self._said.clear(out, 0)
         return self._finish(obs, info, out)
 
     def step(self, action: np.ndarray, out: Rows) -> Infos | None:
@@ -77,8 +79,8 @@ class GymnasiumEnv:
         if code < 0:  # the native writer does not know it: the Python one does, or says what is wrong
             code = RowWriter(self._packer, out, unscored=self._unscored).step(result)
         info = result[-1]
-        if out.cost is not None:
-            write_costs(self.costs, info, out.cost[0])
+        if self._says:
+            self._said.write(info, out, 0)
         if code & ENDED:
             if self._same_step:
                 return self._restart(result[0], info, out)

@@ -24,8 +24,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from fugu.emulation.batch import ActionBatch, ObsBatch
-from fugu.emulation.costs import cost_names
 from fugu.emulation.env import Autoreset, Infos, Rows, offers_mask
+from fugu.emulation.infos import Said
 from fugu.errors import ConfigError, SpaceError
 from fugu.spaces import Layout, Packer, convert
 
@@ -44,9 +44,10 @@ class GymnasiumVectorEnv:
         self.render_mode = getattr(env, "render_mode", None)
         spec = getattr(env, "spec", None)
         self.name = spec.id if spec is not None else type(env.unwrapped).__name__
-        if cost_names(env):
+        if said := Said(env, self.name):
+            what = f"costs={said.costs}" if said.costs else f"columns={said.columns}"
             raise ConfigError(
-                f"{self.name} has costs={cost_names(env)}, which are not read from a vector env",
+                f"{self.name} has {what}, which are not read from a vector env",
                 fix="give the single environment, and fugu makes many of it",
             )
         self._mode = _autoreset_mode(env)

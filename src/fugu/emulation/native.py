@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gs
 
-from fugu.emulation.env import EnvSpec, Infos, Rows, discrete_choices
+from fugu.emulation.env import EnvSpec, Infos, Rows
 from fugu.errors import CallOrderError, ConfigError, did_you_mean
 from fugu.native import native
 from fugu.spaces import Layout
@@ -79,8 +79,7 @@ class NativeEnv:
         self.observation_space, self.action_space, self.num_agents = spec.observation_space, spec.action_space, spec.num_agents
         self.metadata, self.render_mode, self.costs = spec.metadata, spec.render_mode, spec.costs
         self._worlds = native.Worlds(name, 1, settings, [0, 1], 1)
-        choices = discrete_choices(self.action_space)
-        self._rows = Rows.zeros(Layout(self.observation_space), self.num_agents, choices, len(self.costs))
+        self._rows = Rows.zeros(spec)
         self._seeds = np.full(1, -1, np.int64)
         self._fresh = True
         self._logs: tuple[str, ...] = descriptions()[name]["logs"]

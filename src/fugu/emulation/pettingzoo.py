@@ -115,14 +115,9 @@ class TurnBasedEnv(Team):
 
     def _present(self, out: Rows) -> Infos | None:
         """Write the endings that are due and the agent whose turn it is; all others wait."""
-        for column in (out.reward, out.terminated, out.truncated, out.first, out.mask):
-            column[...] = 0
-        if out.action_mask is not None:
-            out.action_mask[...] = True
-        if out.cost is not None:
-            out.cost[...] = 0
         self._shown, self._turn, self._final = out, None, []
         env, rows, found = self.env, self.rows(out), {}
+        rows.wait()
         while env.agents and self._turn is None:
             agent = env.agent_selection
             i, result = self.row_of(agent), env.last()

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gs
 
-from fugu.emulation.costs import cost_names, write_costs
+from fugu.emulation.columns import blanks
 from fugu.emulation.env import Rows, discrete_choices, offers_mask
 from fugu.emulation.gymnasium import Autoreset, _decoder, _takes
+from fugu.emulation.infos import Said
 from fugu.emulation.kinds import common_action, common_observation, widened
 from fugu.emulation.writer import RowWriter, row_writer
 from fugu.errors import ConfigError, SpaceError
@@ -57,7 +58,8 @@ class Team:
         self.packer = Packer(Layout(self.observation_space), finite=check_finite, cast=cast)
         self.mask_in_obs = offers_mask(self.observation_space, self.action_space)
         self.mask_in_info = False
-        self.costs = cost_names(env)
+        self.said = Said(env, self.name)
+        self.costs, self.columns = self.said.costs, self.said.columns
         self._discrete = isinstance(self.action_space, gs.Discrete)
         self._decode = _decoder(self.action_space)
         self._reset_takes = [name for name in ("seed", "options") if _takes(env.reset, name)]
@@ -112,7 +114,11 @@ class AgentRows:
     def __init__(self, team: Team, out: Rows) -> None:
         self.team, self.out = team, out
         self._writers = [row_writer(team.packer, out, i) for i in range(team.num_agents)]
+        self._says = bool(team.said)
         self._blank = [False] * team.num_agents
+        values = blanks()
+        self._small = [(column, values.get(name, False)) for name, column in out.columns.items() if name != "obs"]
+        """all columns but observations, each with what it holds where nobody acts"""
 
     def step(self, i: int, result: tuple[Any, Any, Any, Any, Any], *, first: bool) -> int:
         """Write what the env says of agent ``i``; ``result`` has the order of Gymnasium's step. Returns the writer's bits."""
@@ -122,11 +128,11 @@ class AgentRows:
             code = self._writers[i].step(result)
             if code < 0:
                 code = RowWriter(self.team.packer, self.out, i).step(result)
-            if self.out.cost is not None:
+            if self._says:
                 if first:
-                    self.out.cost[i] = 0  # it has not acted yet
+                    self.team.said.clear(self.out, i)  # it has not acted yet
                 else:
-                    write_costs(self.team.costs, result[4], self.out.cost[i])
+                    self.team.said.write(result[4], self.out, i)
         except SpaceError as error:
             raise error.of(agent=self.team.agents[i]) from None
         if first:
@@ -144,8 +150,8 @@ class AgentRows:
         except SpaceError as error:
             raise error.of(agent=self.team.agents[i]) from None
         self.out.mask[i] = acting
-        if self.out.cost is not None:
-            self.out.cost[i] = 0
+        if self._says:
+            self.team.said.clear(self.out, i)
         self._finish(i, obs, info)
 
     def _widened(self, i: int, obs: Any) -> Any:
@@ -155,15 +161,15 @@ class AgentRows:
         """Write that agent ``i`` is not there. Nothing is done where this slot already says so."""
         if self._blank[i]:
             return
-        out = self.out
-        out.obs[i] = 0
-        for column in (out.reward, out.terminated, out.truncated, out.first, out.mask):
-            column[i] = 0
-        if out.action_mask is not None:
-            out.action_mask[i] = True
-        if out.cost is not None:
-            out.cost[i] = 0
+        self.out.obs[i] = 0
+        for column, value in self._small:
+            column[i] = value
         self._blank[i] = True
+
+    def wait(self) -> None:
+        """Write that nobody acts; observations stay as they are."""
+        for column, value in self._small:
+            column[...] = value
 
     def _finish(self, i: int, obs: Any, info: dict[str, Any]) -> None:
         """Write the action mask of agent ``i``, where the env offers one."""

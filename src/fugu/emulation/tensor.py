@@ -17,6 +17,8 @@ and, where they apply,
     log(state)                            -> dict of tensors [n], averaged over the episodes that end
     costs = ("speed",)                    names of what a step costs; step then returns state, reward, terminated, cost [n, costs]
                                           ([n, agents, costs] with several agents)
+    columns = {"risk": ((), "float32")}   what else a step says, with the shape of one row; step then returns a dict of it last,
+                                          {"risk": [n, ...]} ([n, agents, ...] with several agents)
 
 ``uniform(*shape)`` gives random numbers [n, *shape] in [0, 1) on ``uniform.device``: those that a C++ environment with the same seed
 would draw. Auto-reset, time limit, statistics and rows are done here, by the convention of ``emulation/env.py``.
@@ -33,6 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fugu.emulation.columns import outcomes, own_columns
 from fugu.emulation.compiled import compiled
 from fugu.emulation.env import EnvSpec, Infos, Rows, discrete_choices
 from fugu.errors import ConfigError, SpaceError
@@ -102,7 +105,12 @@ class TensorWorlds:
         self._env, self._num_envs, self._agents = env, num_envs, int(getattr(env, "num_agents", 1))
         name = getattr(env, "name", type(env).__name__)
         self.spec = EnvSpec(
-            env.observation_space, env.action_space, self._agents, name=name, costs=tuple(getattr(env, "costs", ()))
+            env.observation_space,
+            env.action_space,
+            self._agents,
+            name=name,
+            costs=tuple(getattr(env, "costs", ())),
+            columns=own_columns(getattr(env, "columns", None), name),
         )
         self.num_choices = discrete_choices(env.action_space) if hasattr(env, "action_mask") else 0
         self._obs_layout, self._action_layout = Layout(env.observation_space), Layout(env.action_space)
@@ -131,16 +139,20 @@ class TensorWorlds:
         for name, tensor in self._state.items():
             tensor.copy_(fresh[name])
         self._draws.add_(uniform.used)
-        for tensor in (self._length, self._ended, self._returns, rows.reward, rows.terminated, rows.truncated):
+        columns = rows.columns
+        for tensor in (
+            self._length,
+            self._ended,
+            self._returns,
+            self._cost_sums,
+            *(columns[name] for name in outcomes(columns)),
+        ):
             tensor.zero_()
-        if rows.cost is not None:
-            rows.cost.zero_()
-            self._cost_sums.zero_()
-        rows.first.fill_(True)
-        rows.mask.fill_(True)
-        self._write(self._seen(self._state), rows)
-        if self.num_choices and rows.action_mask is not None:
-            rows.action_mask.copy_(self._offered(self._state, rows.mask))
+        columns["first"].fill_(True)
+        columns["mask"].fill_(True)
+        self._write(self._seen(self._state), columns["obs"])
+        if self.num_choices and "action_mask" in columns:
+            columns["action_mask"].copy_(self._offered(self._state, columns["mask"]))
 
     @torch.no_grad()
     def step(self, action: Tensor, rows: Any) -> None:
@@ -155,6 +167,7 @@ class TensorWorlds:
         with torch.autocast(action.device.type, enabled=False):  # the policy may be in bfloat16, the environment is not
             after = self._next(*own, action)
         self._sums.add_(after.sums)
+        columns = rows.columns
         _copy(
             [
                 (self._draws, after.draws),
@@ -163,10 +176,10 @@ class TensorWorlds:
                 (self._returns, after.returns),
                 (self._cost_sums, after.costs),
                 *((tensor, after.state[name]) for name, tensor in self._state.items()),
-                *((getattr(rows, name), column) for name, column in after.rows.items() if getattr(rows, name) is not None),
+                *((columns[name], column) for name, column in after.rows.items() if name in columns),
             ]
         )
-        self._write(after.seen, rows)
+        self._write(after.seen, columns["obs"])
 
     def _outcome(
         self,
@@ -186,7 +199,7 @@ class TensorWorlds:
         state = dict(before)
         if torch.compiler.is_compiling():  # an environment that writes into its state must not write into what was given
             state = {name: tensor.clone() for name, tensor in before.items()}
-        state, reward, terminated, *charged = self._env.step(state, given, *extra)
+        state, reward, terminated, *more = self._env.step(state, given, *extra)
         if reward.shape != self._batch or terminated.shape != (self._num_envs,) or terminated.dtype != torch.bool:
             raise SpaceError(
                 f"{self.spec.name}.step: expected reward {list(self._batch)} and terminated bool[{self._num_envs}], got "
@@ -200,7 +213,8 @@ class TensorWorlds:
         truncated = late & ~terminated & ~begins
         ended = terminated | truncated
         returns = torch.where(self._per_agent(begins), 0.0, returns + reward)
-        cost = self._charged(charged, begins)
+        said = self._said(more, begins)
+        cost = self._charged(more, begins)
         costs = torch.where(self._per_agent(begins)[..., None], 0.0, costs + cost)
         sums = self._episodes(state, ended, returns, costs, length)
         state = {
@@ -212,6 +226,7 @@ class TensorWorlds:
         rows["reward"] = reward.reshape(-1)
         if self.spec.costs:
             rows["cost"] = cost.reshape(-1, len(self.spec.costs))
+        rows |= said
         if self.num_choices:
             rows["action_mask"] = self._offered(state, rows["mask"])
         draws = draws + begins * (again.used - on.used) + on.used
@@ -252,13 +267,33 @@ class TensorWorlds:
             )
         return torch.where(self._per_agent(begins)[..., None], 0.0, given[0].to(torch.float32))
 
+    def _said(self, given: list[Any], begins: Tensor) -> dict[str, Tensor]:
+        """Take the environment's own columns, which ``step`` has returned last, off ``given``: ``[agents, ...]``, 0 where an
+        episode begins."""
+        if not self.spec.columns:
+            return {}
+        said = given.pop() if given and isinstance(given[-1], dict) else {}
+        if said.keys() != self.spec.columns.keys():
+            raise SpaceError(
+                f"{self.spec.name}.step: columns={list(self.spec.columns)} needs a dict of them, last; got {list(said) or 'none'}"
+            )
+        columns = {}
+        for name, (shape, dtype) in self.spec.columns.items():
+            expected = (*self._batch, *shape)
+            if said[name].shape != expected:
+                raise SpaceError(f"{self.spec.name}.step: {name!r} must be {list(expected)}, got {list(said[name].shape)}")
+            lead = begins.view(-1, *[1] * (len(expected) - 1))
+            kept = torch.where(lead, torch.zeros_like(said[name]), said[name])
+            columns[name] = kept.to(TORCH_DTYPES[dtype]).reshape(self._num_envs * self._agents, *shape)
+        return columns
+
     def _seen(self, state: dict[str, Tensor]) -> list[Tensor]:
         return _leaves(self._obs_layout.root, self._env.observe(state))
 
-    def _write(self, seen: list[Tensor], rows: Any) -> None:
+    def _write(self, seen: list[Tensor], obs: Tensor) -> None:
         """Put the leaves of observations together."""
         layout = self._obs_layout
-        write_leaves(layout, rows.obs.view(*self._batch, *layout.row_shape), seen)
+        write_leaves(layout, obs.view(*self._batch, *layout.row_shape), seen)
 
     def _offered(self, state: dict[str, Tensor], mask: Tensor) -> Tensor:
         offered = self._env.action_mask(state)
@@ -284,7 +319,8 @@ class TensorWorld:
     def __init__(self, env: Any) -> None:
         self._worlds = TensorWorlds(env, 1, torch.device("cpu"))
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.num_agents, self.name, self.costs = self._worlds.spec.num_agents, self._worlds.spec.name, self._worlds.spec.costs
+        spec = self._worlds.spec
+        self.num_agents, self.name, self.costs, self.columns = spec.num_agents, spec.name, spec.costs, spec.columns
         self._seeded = False
 
     def reset(self, seed: int | None, out: Rows) -> Infos | None:
@@ -305,10 +341,7 @@ class RowTensors:
     """The arrays of ``Rows`` as tensors over the same memory."""
 
     def __init__(self, rows: Rows) -> None:
-        for name in ("obs", "first", "mask", "reward", "terminated", "truncated"):
-            setattr(self, name, torch.from_numpy(getattr(rows, name)))
-        self.action_mask = None if rows.action_mask is None else torch.from_numpy(rows.action_mask)
-        self.cost = None if rows.cost is None else torch.from_numpy(rows.cost)
+        self.columns = {name: torch.from_numpy(column) for name, column in rows.columns.items()}
 
 
 def _recording(tensor: Tensor) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from fugu.emulation.env import Rows, discrete_choices
+from fugu.emulation.env import Rows, spec_of
 from fugu.emulation.native import NativeEnv, descriptions, names
 from fugu.errors import ConfigError, SpaceError
 from fugu.spaces import Layout, Packer
@@ -53,8 +53,7 @@ class NativeGymnasiumEnv(gymnasium.Env[Any, Any]):
         self.render_mode = render_mode
         self.observation_space, self.action_space = self._env.observation_space, self._env.action_space
         self.costs = self._env.costs
-        choices = discrete_choices(self.action_space)
-        self._rows = Rows.zeros(Layout(self.observation_space), 1, choices, len(self.costs))
+        self._rows = Rows.zeros(spec_of(self._env))
         self._action = Layout(self.action_space).zeros(1)
         self._observations = Packer(Layout(self.observation_space))
         self._actions = Packer(Layout(self.action_space), finite=False, cast=True)  # the engine refuses what is not finite

@@ -19,15 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fugu.emulation.columns import NEXT, OUTCOME, RowColumn, present
+from fugu.emulation.columns import present
 from fugu.emulation.env import Rows
 from fugu.ops.gather import compact, pick
 from fugu.rollout.acting import Carry, Seen
-from fugu.rollout.columns import BOOTSTRAPS, PER_SEGMENT
+from fugu.rollout.columns import BOOTSTRAPS, PER_SEGMENT, check_free
 from fugu.spaces.views import TORCH_DTYPES
 from fugu.vector.vecenv import VecEnv
 
@@ -124,14 +123,18 @@ class Segments:
         self.count, self.horizon, self.device = segments, horizon, device
         self._pin = device.type == "cuda"  # so that copies to the card need not wait
         self._choices = vec.num_choices
+        check_free(vec.spec)
+        self._spec = vec.spec
+        forms = present(vec.spec, choices=0)
         self.written: dict[str, Tensor] = {
-            column.name: torch.zeros((segments, horizon, *shape), dtype=dtype, pin_memory=self._pin)
-            for column, shape, dtype in ((each, *_form(each, vec)) for each in present(vec.spec) if each.name != "action_mask")
+            form.name: torch.zeros((segments, horizon, *form.shape), dtype=TORCH_DTYPES[form.dtype], pin_memory=self._pin)
+            for form in forms
         }
         """columns the environments fill, on the CPU"""
         self.arrays = {name: column.numpy() for name, column in self.written.items()}
-        self._next = [column.name for column in NEXT if column.name in self.arrays]
-        self._outcome = [column.name for column in OUTCOME if column.name in self.arrays]
+        self._next = [form.name for form in forms if form.when == "next"]
+        self.outcome = [form.name for form in forms if form.when == "outcome"]
+        """which of them say what an action produced"""
         self._action_mask: Tensor | None = None
         """[segments, horizon, choices]; made when an environment first forbids something"""
         self._forbidden = False
@@ -150,7 +153,7 @@ class Segments:
     def keep_next(self, rows: Rows, place: slice, t: int, *, masked: bool) -> None:
         """Keep the rows that wait for an action as row ``t`` of the segments ``place``. ``masked``: some actions are forbidden."""
         for name in self._next:
-            self.arrays[name][place, t] = getattr(rows, name)
+            self.arrays[name][place, t] = rows.columns[name]
         if masked and self._action_mask is None:
             shape = (self.count, self.horizon, self._choices)
             self._action_mask = torch.ones(shape, dtype=torch.bool, pin_memory=self._pin)
@@ -160,13 +163,14 @@ class Segments:
 
     def keep_outcome(self, rows: Rows, place: slice, t: int) -> None:
         """Keep what the action of row ``t`` produced."""
-        for name in self._outcome:
-            self.arrays[name][place, t] = getattr(rows, name)
+        for name in self.outcome:
+            self.arrays[name][place, t] = rows.columns[name]
 
     def keep_acted(self, columns: Mapping[str, Tensor], place: slice, t: int) -> None:
         """Keep what the policy said of row ``t``."""
         for name, column in columns.items():
             if name not in self.acted:
+                check_free(self._spec, columns)
                 shape = (self.count, self.horizon, *column.shape[1:])
                 self.acted[name] = torch.zeros(shape, dtype=column.dtype, device=self.device)
             self.acted[name][place, t] = column
@@ -207,9 +211,3 @@ def seen_of(rows: Rows, carry: Carry | None, device: torch.device, *, training: 
             column = getattr(seen, name)
             setattr(seen, name, None if column is None else column.to(device))
     return seen
-
-
-def _form(column: RowColumn, vec: VecEnv) -> tuple[tuple[int, ...], torch.dtype]:
-    if column.name == "obs":
-        return vec.obs_layout.row_shape, TORCH_DTYPES[vec.obs_layout.dtype_name]
-    return column.shape(vec.spec), TORCH_DTYPES[np.dtype(column.dtype).name]

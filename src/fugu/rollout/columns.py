@@ -6,7 +6,14 @@ through by any name, and those of segments are named when they are added (``Batc
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fugu.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fugu.emulation.env import EnvSpec
 
 
 @dataclass(frozen=True)
@@ -55,3 +62,14 @@ PER_SEGMENT = frozenset(column.name for column in TABLE if column.once)
 
 BOOTSTRAPS = {column.name: column.after for column in TABLE if column.after is not None}
 """what a policy says of rows and is also asked of the row after the last -> the column that keeps that"""
+
+
+def check_free(spec: EnvSpec, acted: Iterable[str] = ()) -> None:
+    """Refuse environments that declare a column under a name that means something else in a batch, or that a policy keeps."""
+    taken = {column.name for column in TABLE}.union(acted)
+    for name in spec.columns:
+        if name in taken:
+            raise ConfigError(
+                f"columns of {spec.name}: a batch has a column {name!r} already",
+                fix=f"Give it another name, such as own_{name}",
+            )

@@ -16,7 +16,7 @@ from torch import Tensor
 from fugu.emulation.columns import present
 from fugu.rollout.acting import Act, Actor, Carry, Forms, Seen, zeros
 from fugu.rollout.batch import Batch
-from fugu.rollout.columns import BOOTSTRAPS, PER_SEGMENT
+from fugu.rollout.columns import BOOTSTRAPS, PER_SEGMENT, check_free
 from fugu.rollout.source import Experience, Source
 from fugu.rollout.vec_state import restore_carry, saved_carry
 from fugu.spaces.views import TORCH_DTYPES
@@ -36,17 +36,11 @@ class Slab:
         choices = vec.num_choices if choices is None else choices
         self.next: dict[str, Tensor] = {}
         self.outcome: dict[str, Tensor] = {}
-        for column in present(vec.spec):
-            if column.name == "action_mask" and not choices:
-                continue
-            shape, dtype = column.shape(vec.spec), column.dtype
-            if column.name == "obs":
-                shape, dtype = vec.obs_layout.row_shape, vec.obs_layout.dtype_name
-            elif column.name == "action_mask":
-                shape = (choices,)
-            waits = column.when == "next"
-            made = torch.zeros((horizon + waits, agents, *shape), dtype=TORCH_DTYPES[dtype], device=device)
-            (self.next if waits else self.outcome)[column.name] = made
+        check_free(vec.spec, acted)
+        for form in present(vec.spec, choices):
+            waits = form.when == "next"
+            made = torch.zeros((horizon + waits, agents, *form.shape), dtype=TORCH_DTYPES[form.dtype], device=device)
+            (self.next if waits else self.outcome)[form.name] = made
         self.acted = {
             name: torch.zeros((horizon, agents, *shape), dtype=dtype, device=device) for name, (shape, dtype) in acted.items()
         }
@@ -63,9 +57,9 @@ class Slab:
 
     def rows(self, t: int) -> DeviceRows:
         """Return where step ``t`` writes to."""
-        columns: dict[str, Any] = {name: column[t + 1] for name, column in self.next.items()}
+        columns = {name: column[t + 1] for name, column in self.next.items()}
         columns |= {name: column[t] for name, column in self.outcome.items()}
-        return DeviceRows(**{"action_mask": None, **columns})
+        return DeviceRows.of(columns)
 
     def start_over(self) -> None:
         """Begin with what came after the last horizon."""

@@ -163,7 +163,8 @@ class Episodes(Source):
         on = ~self._done[agents]
         self._memory.keep_outcome(rows, agents, t)
         self._score[agents] += np.where(on, rows.reward, 0.0)
-        arrays["reward"][agents, t] = np.where(on, rows.reward, 0.0)
+        for name in self._memory.outcome:
+            arrays[name][agents, t][~on] = 0
         arrays["terminated"][agents, t] = rows.terminated & on
         arrays["truncated"][agents, t] = (rows.truncated | (~rows.terminated & (t == self.horizon - 1))) & on
         self._done[agents] |= rows.terminated | rows.truncated

@@ -31,7 +31,7 @@ class Transfer:
         for columns, to in ((self._slab.next, t), (self._slab.outcome, t - 1)):
             if to >= 0:
                 places |= {name: _bytes(column[to, rows.agents]) for name, column in columns.items()}
-        begin = {name: getattr(rows, name).ctypes.data - self._memory.ctypes.data for name in places}
+        begin = {name: rows[name].ctypes.data - self._memory.ctypes.data for name in places}
         low, high = min(begin.values()), max(begin[name] + len(place) for name, place in places.items())
         sent = torch.from_numpy(self._memory[low:high])
         if self._received is None:

@@ -22,15 +22,14 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gs
 
-from fugu.emulation.env import EnvSpec, Rows, discrete_choices
+from fugu.emulation.columns import blanks, outcomes, present
+from fugu.emulation.env import EnvSpec, Rows
 from fugu.errors import FuguError, SpaceError
 from fugu.spaces import Layout
 from fugu.spaces.layout import Node
 
 LINE, PAGE = 128, 4096
 SLOTS = 2
-ROW_COLUMNS = ("obs", "reward", "terminated", "truncated", "first", "mask", "action_mask", "cost")
-"""of a row"""
 
 
 class OutOfSharedMemory(FuguError, MemoryError):
@@ -53,7 +52,7 @@ class Buffers:
     ) -> None:
         self.obs_layout = Layout(spec.observation_space)
         self.action_layout = Layout(spec.action_space)
-        choices = discrete_choices(spec.action_space)
+        forms = present(spec)
         columns: dict[str, tuple[tuple[int, ...], Any]] = {
             "head": ((head,), np.uint8),
             "seeds": ((num_envs,), np.int64),
@@ -62,21 +61,11 @@ class Buffers:
         self.groups = tuple(groups or [slice(0, num_agents)])
         for slot, group in itertools.product(range(SLOTS), range(len(self.groups))):
             count = self.groups[group].stop - self.groups[group].start
-            columns |= {
-                f"obs {slot} {group}": ((count, *self.obs_layout.row_shape), self.obs_layout.dtype),
-                f"reward {slot} {group}": ((count,), np.float32),
-                f"terminated {slot} {group}": ((count,), np.bool_),
-                f"truncated {slot} {group}": ((count,), np.bool_),
-                f"first {slot} {group}": ((count,), np.bool_),
-                f"mask {slot} {group}": ((count,), np.bool_),
-                f"action_mask {slot} {group}": ((count, choices), np.bool_),
-            }
-            if spec.costs:
-                columns[f"cost {slot} {group}"] = (count, len(spec.costs)), np.float32
+            columns |= {f"{form.name} {slot} {group}": ((count, *form.shape), form.dtype) for form in forms}
         offsets, self.nbytes = {}, 0
         for name, (shape, dtype) in columns.items():
             size = math.prod(shape) * np.dtype(dtype).itemsize
-            small = LINE if not name.startswith("obs") else PAGE
+            small = LINE if not name.startswith("obs ") else PAGE
             offsets[name] = _next(self.nbytes, small) if size < PAGE else _next(self.nbytes, PAGE) + PAGE
             self.nbytes = offsets[name] + size
         block = (memory or _aligned)(self.nbytes)
@@ -92,26 +81,13 @@ class Buffers:
         """[num_envs] what each env is to be seeded with at the next reset; negative: not"""
         self.action: np.ndarray = column["action"]
         self.rows: list[list[Rows]] = [
-            [
-                Rows(
-                    obs=column[f"obs {slot} {group}"],
-                    reward=column[f"reward {slot} {group}"],
-                    terminated=column[f"terminated {slot} {group}"],
-                    truncated=column[f"truncated {slot} {group}"],
-                    first=column[f"first {slot} {group}"],
-                    mask=column[f"mask {slot} {group}"],
-                    action_mask=column[f"action_mask {slot} {group}"] if choices else None,
-                    cost=column.get(f"cost {slot} {group}"),
-                    agents=agents,
-                )
-                for slot in range(SLOTS)
-            ]
+            [Rows.of({form.name: column[f"{form.name} {slot} {group}"] for form in forms}, agents) for slot in range(SLOTS)]
             for group, agents in enumerate(self.groups)
         ]
         """by group and slot"""
-        for rows in itertools.chain(*self.rows):
-            if rows.action_mask is not None:
-                rows.action_mask[...] = True  # an env that restricts nothing need not write it
+        for rows, (name, value) in itertools.product(itertools.chain(*self.rows), blanks().items()):
+            if name in rows.columns:
+                rows[name][...] = value  # an env that restricts nothing need not write it
         self._parts = [self.action_layout.leaf_views(self.action[agents]) for agents in self.groups]
         """by group, the actions leaf by leaf"""
         self._ranges = [leaf.choice_range() for leaf in self.action_layout.leaves]
@@ -126,24 +102,24 @@ class Buffers:
     def save(self, slots: Sequence[int]) -> dict[str, np.ndarray]:
         """Return copies of the rows of all groups, of each those in its slot, by column and as bytes: observations have any dtype."""
         saved = {}
-        for name in ROW_COLUMNS:
-            parts = [getattr(self.rows[group][slot], name) for group, slot in enumerate(slots)]
-            if parts[0] is not None:
-                saved[name] = np.concatenate(parts).reshape(-1).view(np.uint8)
+        for name in self.rows[0][0].columns:
+            parts = [self.rows[group][slot][name] for group, slot in enumerate(slots)]
+            saved[name] = np.concatenate(parts).reshape(-1).view(np.uint8)
         return saved
 
     def load(self, saved: Mapping[str, np.ndarray], slots: Sequence[int]) -> None:
-        """Write what ``save`` returned into these slots; without a reward, which was not always in it, there was none."""
-        for name in ROW_COLUMNS:
-            like = getattr(self.rows[0][0], name)
+        """Write what ``save`` returned into these slots; what is not in it of an action's outcome, as not all of it always was, there
+        was none of."""
+        names = self.rows[0][0].columns
+        for name, like in names.items():
             if name in saved:
                 column = saved[name].view(like.dtype).reshape(-1, *like.shape[1:])
-            elif name == "reward":
-                column = np.zeros(self.groups[-1].stop, like.dtype)
+            elif name in outcomes(names):
+                column = np.zeros((self.groups[-1].stop, *like.shape[1:]), like.dtype)
             else:
                 continue
             for group, slot in enumerate(slots):
-                getattr(self.rows[group][slot], name)[...] = column[self.groups[group]]
+                self.rows[group][slot][name][...] = column[self.groups[group]]
 
     def write_action(self, group: int, action: Any) -> None:
         """Copy a batch of actions in: rows, the natural shape of the space, or the space's own structure of batched arrays."""

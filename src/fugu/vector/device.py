@@ -1,10 +1,10 @@
 """Environments whose worlds, rows and statistics stay on one device: what a learner on that device holds instead of a ``VecEnv``.
 
 ``reset`` and ``step`` write into ``DeviceRows`` the caller gives (rows of its own slabs, usually): ``step(action, rows)`` takes the
-actions for the rows last written, and writes what they produced (``reward``, ``terminated``, ``truncated``, ``cost``) and the next
-row (``obs``, ``first``, ``mask``, ``action_mask``), by the convention of ``emulation/env.py``. Nothing is copied to the CPU and nothing
-waits, so a CUDA graph can capture ``step``. Who steps the worlds is behind ``DeviceWorlds``: kernels compiled from C++ headers
-(``device_native.py``) or torch functions (``emulation/tensor.py``). The seeds are those of every other backend.
+actions for the rows last written, and writes what they produced (``reward``, ``terminated``, ``truncated``, ``cost`` and what else
+the environment says) and the next row (``obs``, ``first``, ``mask``, ``action_mask``), by the convention of ``emulation/env.py``.
+Nothing is copied to the CPU and nothing waits, so a CUDA graph can capture ``step``. Who steps the worlds is behind
+``DeviceWorlds``: kernels compiled from C++ headers (``device_native.py``) or torch functions (``emulation/tensor.py``). The seeds are those of every other backend.
 
 Actions are not checked: what a policy samples is in its space, and a kernel cannot raise. A C++ environment takes a choice outside
 its space for the nearest inside.
@@ -12,16 +12,17 @@ its space for the nearest inside.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
 from gymnasium import spaces as gs
 from torch import Tensor
 
-from fugu.emulation.env import EnvSpec
+from fugu.emulation.columns import present
+from fugu.emulation.env import NAMED, EnvSpec
 from fugu.emulation.native import draw_seeds
 from fugu.emulation.stats import Drained, EpisodeLog
 from fugu.errors import CallOrderError, ConfigError, SpaceError
@@ -53,6 +54,24 @@ class DeviceRows:
     """[agents] bool"""
     cost: Tensor | None = None
     """[agents, costs] float32; None where the environment has none"""
+    extra: dict[str, Tensor] = field(default_factory=dict)
+    """columns beyond these, by name"""
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Tensor]) -> DeviceRows:
+        """Make rows of columns by name."""
+        extra = {name: column for name, column in columns.items() if name not in NAMED}
+        return cls(**{name: columns.get(name) for name in NAMED}, extra=extra)  # type: ignore[arg-type]
+
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """Return all columns there are, by name."""
+        found = {name: getattr(self, name) for name in NAMED}
+        return {**{name: column for name, column in found.items() if column is not None}, **self.extra}
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return a column by its name."""
+        return self.columns[name]
 
 
 class DeviceWorlds(Protocol):
@@ -98,26 +117,17 @@ class DeviceVec:
         self._fresh = True
         """never reset"""
         self._closed = False
-        agents, flag = self.num_agents, ((self.num_agents,), torch.bool)
+        agents = self.num_agents
         self._form = {
-            "obs": ((agents, *self.obs_layout.row_shape), TORCH_DTYPES[self.obs_layout.dtype_name]),
-            "first": flag,
-            "mask": flag,
-            "action_mask": ((agents, self.num_choices), torch.bool) if self.num_choices else None,
-            "reward": ((agents,), torch.float32),
-            "terminated": flag,
-            "truncated": flag,
-            "cost": ((agents, len(self.spec.costs)), torch.float32) if self.spec.costs else None,
+            form.name: ((agents, *form.shape), TORCH_DTYPES[form.dtype]) for form in present(self.spec, self.num_choices)
         }
         self._action_form = (agents, *self.action_layout.row_shape), TORCH_DTYPES[self.action_layout.dtype_name]
 
     def rows(self) -> DeviceRows:
         """Fresh rows to write into."""
-        columns: dict[str, Any] = {
-            name: None if form is None else torch.zeros(form[0], dtype=form[1], device=self.device)
-            for name, form in self._form.items()
-        }
-        return DeviceRows(**columns)
+        return DeviceRows.of(
+            {name: torch.zeros(shape, dtype=dtype, device=self.device) for name, (shape, dtype) in self._form.items()}
+        )
 
     def reset(self, seed: int | Sequence[int | None] | None, rows: DeviceRows) -> None:
         """Start all worlds anew and write their first rows. Without ``seed``: the config's, the first time."""
@@ -178,8 +188,9 @@ class DeviceVec:
         return f"DeviceVec({self.spec.name}, {self.num_envs} envs, {self.num_agents} agents, {worlds} on {self.device})"
 
     def _check_rows(self, rows: DeviceRows) -> None:
-        for field in fields(DeviceRows):
-            self._check(field.name, getattr(rows, field.name), self._form[field.name])
+        columns = rows.columns
+        for name in {**self._form, **columns}:
+            self._check(name, columns.get(name), self._form.get(name))
 
     def _check(self, name: str, tensor: Tensor | None, form: tuple[tuple[int, ...], torch.dtype] | None) -> None:
         """Kernels take addresses: what does not fit would be written over something else."""

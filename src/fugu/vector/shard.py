@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 from gymnasium import spaces as gs
 
+from fugu.emulation.columns import large_ones
 from fugu.emulation.env import Deferred, Env, Infos, Rows, is_deferred
 from fugu.emulation.factory import Factory
 from fugu.errors import ConfigError, EnvError, NotInstalled, SandboxError, shared_class
@@ -87,6 +88,11 @@ class Shard:
         self._shared = [buffers.part(slot, self.agents) for slot in range(SLOTS)]
         self._mine = [_staged(rows) if stage else rows for rows in self._shared]
         self._stage = stage
+        self._publishing = [
+            [(rows[name], mine[name]) for name in rows.columns if mine[name] is not rows[name]]
+            for rows, mine in zip(self._shared, self._mine, strict=True)
+        ]
+        """by slot, the columns of all and those kept privately"""
         local = [slice(a, a + n) for a, n in zip(starts, counts, strict=False)]
         self._offsets = [first_agent + a for a in starts[:-1]]
         self._rows: list[list[Rows]] = [[rows[part] for part in local] for rows in self._mine]
@@ -246,14 +252,8 @@ class Shard:
                 infos[offset + agent] = {"episode_log": info["episode_log"]}
 
     def _publish(self, slot: int) -> None:
-        mine, shared = self._mine[slot], self._shared[slot]
-        shared.reward[...] = mine.reward
-        shared.terminated[...] = mine.terminated
-        shared.truncated[...] = mine.truncated
-        shared.first[...] = mine.first
-        shared.mask[...] = mine.mask
-        if shared.cost is not None:
-            shared.cost[...] = mine.cost
+        for shared, mine in self._publishing[slot]:
+            shared[...] = mine
 
     def _failed(self, error: BaseException, k: int, phase: str, slot: int) -> Infos:
         """Raise what went wrong with env ``k``, or replace it and mark its episode truncated."""
@@ -325,16 +325,11 @@ def is_unscored(metadata: Mapping[str, Any] | None) -> bool:
 def truncate(out: Rows, last_obs: np.ndarray, *, unscored: bool = False) -> None:
     """Mark rows whose env was lost: cut off, nothing gained (or no reward at all, where there is such a thing), the last observation
     known standing for the final one."""
+    out.blank()
     out.obs[...] = last_obs
-    out.reward[...] = np.nan if unscored else 0
-    out.terminated[...] = False
     out.truncated[...] = True
-    out.first[...] = False
-    out.mask[...] = False
-    if out.action_mask is not None:
-        out.action_mask[...] = True
-    if out.cost is not None:
-        out.cost[...] = 0
+    if unscored:
+        out.reward[...] = np.nan
 
 
 def restart_seed(seed: int, restarts: int) -> int:
@@ -343,18 +338,10 @@ def restart_seed(seed: int, restarts: int) -> int:
 
 
 def _staged(shared: Rows) -> Rows:
-    """Return rows with private small columns beside the shared observations and action masks."""
-    return Rows(
-        obs=shared.obs,
-        reward=np.zeros_like(shared.reward),
-        terminated=np.zeros_like(shared.terminated),
-        truncated=np.zeros_like(shared.truncated),
-        first=np.zeros_like(shared.first),
-        mask=np.zeros_like(shared.mask),
-        action_mask=shared.action_mask,
-        cost=None if shared.cost is None else np.zeros_like(shared.cost),
-        agents=slice(0, len(shared.reward)),
-    )
+    """Return rows with private small columns beside the large ones, which are shared."""
+    large = large_ones(shared.columns)
+    columns = {name: column if name in large else np.zeros_like(column) for name, column in shared.columns.items()}
+    return Rows.of(columns, slice(0, len(shared.reward)))
 
 
 def _access(env: Any, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
