@@ -26,7 +26,7 @@ from fugu.rollout.batch import Batch
 from fugu.rollout.source import Experience
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.interrupt import Interrupt
-from fugu.trainer.update import Update, learned_rows
+from fugu.trainer.update import Update
 
 LOOK_ROWS = 2**23
 """rows between two looks at which training may end; how many updates that is depends on the config alone"""
@@ -93,7 +93,7 @@ class Unattended:
         update.score.see(self._experience)
         self._batch = update.prepare(self._experience.batch, progress)
         self.played += self._experience.rows
-        self._learned += learned_rows(self._experience, self._batch)
+        self._learned += self._batch["mask"].sum()
         self._wholes.add(update.learn(self._batch, self._watch))
 
     def _watch(self, minibatch: Batch, loss: Tensor, metrics: Metrics) -> bool:

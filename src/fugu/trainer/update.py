@@ -61,7 +61,7 @@ class Update:
             experience = self.collect(interrupt.overdue)
             self.score.see(experience)
             batch = self.prepare(experience.batch, self.progress)
-        learned = self.ranks.sum(torch.as_tensor(learned_rows(experience, batch)))
+        learned = self.ranks.sum(batch["mask"].sum())
         seen, last = Tally(), Tally()
         with self.clock("update"), interrupt.hurry("update") as hurry:
             last.add(self.learn(batch, self._watch(seen, hurry)))
@@ -120,12 +120,6 @@ class Update:
             return self.ranks.any((enough is not None and enough(metrics)) or hurry())
 
         return watch
-
-
-def learned_rows(experience: Experience, batch: Batch) -> int | Tensor:
-    """Count the rows of ``batch`` that are learned from: those that were played, where preparing it left the mask alone."""
-    mask = batch["mask"]
-    return experience.rows if mask is experience.batch["mask"] else mask.sum()
 
 
 class Tally:
