@@ -55,3 +55,12 @@ def instructions(request, monkeypatch):
     called = {name: partial(getattr(native, name), set=request.param) for name in NAMES}
     monkeypatch.setattr("fugu.native.native", SimpleNamespace(**called))
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def full_precision() -> Iterator[None]:
+    """Products of torch in float32: a training in the same process may have set tf32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fugu.rollout.acting import Act, Published, Seen, generators, replica
+from fugu.rollout.acting import Act, Actor, Published, Seen, generators, replica
 from fugu.rollout.batch import Batch, Origin
 from fugu.rollout.columns import PER_SEGMENT
 
@@ -46,26 +46,34 @@ def test_an_actor_stays_what_it_was_while_the_weights_go_on():
 def test_an_actor_in_a_thread_sees_one_version_of_all_weights_while_the_learner_writes():
     module = Weighing()
     published = Published(module)
-    actor, over, torn = published.publish(0), threading.Event(), []
+    torn, waiting, done = [], threading.Semaphore(0), threading.Semaphore(0)
+    actors = [published.publish(0)]
 
     def act() -> None:
-        while not over.is_set():
-            now = actor
-            found = now.act(SEEN).env_action
-            if not found.eq(float(now.version)).all():
-                torn.append((now.version, found.unique().tolist()))
+        while True:
+            waiting.acquire()
+            actor = actors[-1]
+            if actor.version < 0:
+                return
+            for _ in range(20):  # while the learner goes on writing
+                found = actor.act(SEEN).env_action
+                if not found.eq(float(actor.version)).all():
+                    torn.append((actor.version, found.unique().tolist()))
+            done.release()
 
     thread = threading.Thread(target=act)
     thread.start()
     try:
-        for version in range(1, 200):
-            with torch.no_grad():
-                for part in module.weight.split(512):  # a learner writes piece by piece
-                    part.fill_(float(version))
-            if version % 2:  # only now and then: an actor is good until the second publish after its own
-                actor = published.publish(version)
+        for version in range(1, 100):
+            waiting.release()
+            for part in module.weight.detach().split(512):  # a learner writes piece by piece
+                part.fill_(float(version))
+            fresh = published.publish(version)  # the one before is still acting
+            done.acquire(timeout=60)
+            actors.append(fresh)
     finally:
-        over.set()
+        actors.append(Actor(module.act, -1))
+        waiting.release()
         thread.join()
     assert not torn
 

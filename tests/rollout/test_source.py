@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -202,10 +203,8 @@ def test_a_source_without_environments_is_learned_from_and_gone_on_with(tmp_path
             if len(seen) == updates:
                 raise KeyboardInterrupt
 
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             trainer.run(report, Interrupt())
-        except KeyboardInterrupt:
-            pass
         trainer.close()
         return seen
 

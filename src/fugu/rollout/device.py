@@ -48,6 +48,9 @@ class Slab:
         said = {kept: acted[name][0] for name, kept in BOOTSTRAPS.items() if name in acted}
         self.after = {kept: torch.zeros((agents, *shape), device=device) for kept, shape in said.items()}
         """what it says of the row after the last"""
+        # where these numbers lie must not change: what is learned from a batch may be recorded once and replayed
+        self._rows = torch.zeros((), dtype=torch.int64, device=device)
+        self._acted, self._ended = (torch.zeros(agents, dtype=torch.bool, device=device) for _ in range(2))
         self.team = vec.spec.num_agents > 1
         """whether there are several agents in a world, who may wait for each other"""
 
@@ -89,14 +92,17 @@ class Slab:
         return {**scratch, **{name: self.after[kept] for name, kept in BOOTSTRAPS.items() if kept in self.after}}
 
     def experience(self, first_carry: Mapping[str, Tensor], version: int, episodes: Callable[[], EpisodeLog]) -> Experience:
-        """Return all of it as experience; views."""
+        """Return all of it as experience, in the same memory each time; views."""
         columns = {name: column[:-1] for name, column in self.next.items()} | self.outcome | self.acted
         seen = {name: column.transpose(0, 1) for name, column in columns.items()} | dict(first_carry)
         if self.team:
             seen["acts_after"] = self.next["mask"][-1]
         mask, ended = columns["mask"], columns["terminated"] | columns["truncated"]  # [horizon, agents], in one piece
+        self._rows.copy_(mask.sum())
+        self._acted.copy_(mask.any(0))
+        self._ended.copy_(ended.any(0))
         batch = Batch(seen | self.after, PER_SEGMENT | first_carry.keys())
-        return Experience(batch, mask.sum(), version, episodes, mask.any(0), ended.any(0))
+        return Experience(batch, self._rows, version, episodes, self._acted, self._ended)
 
 
 Whole = Callable[[Slab], None]
