@@ -190,5 +190,4 @@ def _also(rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
 
 def _each(good: np.ndarray) -> np.ndarray:
     """Say for each agent whether all its numbers are ``good``."""
-    each: np.ndarray = good.reshape(len(good), -1).all(1)
-    return each
+    return np.asarray(good.reshape(len(good), -1).all(1))

@@ -4,7 +4,8 @@
 actions for the rows last written, and writes what they produced (``reward``, ``terminated``, ``truncated``, ``cost`` and what else
 the environment says) and the next row (``obs``, ``first``, ``mask``, ``action_mask``), by the convention of ``emulation/env.py``.
 Nothing is copied to the CPU and nothing waits, so a CUDA graph can capture ``step``. Who steps the worlds is behind
-``DeviceWorlds``: kernels compiled from C++ headers (``device_native.py``) or torch functions (``emulation/tensor.py``). The seeds are those of every other backend.
+``DeviceWorlds``: kernels compiled from C++ headers (``device_native.py``) or torch functions (``emulation/tensor.py``). The seeds are
+those of every other backend.
 
 Actions are not checked: what a policy samples is in its space, and a kernel cannot raise. A C++ environment takes a choice outside
 its space for the nearest inside.
