@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from gymnasium import spaces as gs
 from torch import Tensor
 
 import fugu
+import fugu.gpu
 from fugu.algorithm.a2c import A2C, Settings
 from fugu.emulation import columns as table
 from fugu.emulation.env import EnvSpec, Rows, spec_of
@@ -24,6 +26,7 @@ from fugu.policy.config import PolicyConfig
 from fugu.rollout.acting import Act, Actor, Seen
 from fugu.rollout.device import DeviceRollout, Slab
 from fugu.rollout.episodes import Episodes, Groups
+from fugu.rollout.feed import Feed
 from fugu.rollout.onpolicy import OnPolicy
 from fugu.vector.buffers import Buffers
 
@@ -245,6 +248,17 @@ def test_worlds_in_torch_have_their_own_columns_too_and_go_on_from_a_snapshot(on
         assert torch.equal(column, batch[name]), name
     first.vec.close()
     second.vec.close()
+
+
+@pytest.mark.parametrize("device", ["cpu", "emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_they_cross_to_a_policy_elsewhere(device: str) -> None:
+    columns = {"action": ((1,), torch.int64), "value": ((), torch.float32)}
+    emulating = fugu.gpu.emulation() if device == "emulated" else contextlib.nullcontext()
+    with emulating, fugu.vector.make(Risky, 6, backend="serial", batch_size=2) as vec:
+        source = Feed(vec, HORIZON, columns, device=torch.device("cpu" if device == "emulated" else device))
+        source.restart(seed=3)
+        for _ in range(2):
+            assert_right(source.next(Actor(act)).batch.to(torch.device("cpu")))
 
 
 def test_worlds_in_torch_one_by_one_have_their_own_columns() -> None:

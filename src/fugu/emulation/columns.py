@@ -47,7 +47,7 @@ class RowColumn:
     """its value where nobody is there to act"""
 
 
-TABLE = (
+TABLE: tuple[RowColumn, ...] = (
     RowColumn("obs", "next", "", lambda spec: spec.obs_layout.row_shape, staged=False),
     RowColumn("first", "next", "bool"),
     RowColumn("mask", "next", "bool"),
