@@ -39,7 +39,7 @@ class SafePPOSettings(Settings):
     ppo: PPOConfig = field(default_factory=PPOConfig)
     """Proximal policy optimization"""
     safe: SafeConfig = field(default_factory=SafeConfig)
-    """Limits on what episodes cost"""
+    """Limits on the cost of episodes"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class MAPPOSettings(Settings):
     ppo: TeamPPOConfig = field(default_factory=TeamPPOConfig)
     """Proximal policy optimization"""
     mappo: MAPPOConfig = fixed(default_factory=MAPPOConfig)
-    """The team's critic and networks"""
+    """Critic and networks of the team"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class TokenPPOSettings(Settings):
     ppo: SurrogateConfig = field(default_factory=SurrogateConfig)
     """The loss of proximal policy optimization"""
     token_ppo: TokenPPOConfig = field(default_factory=TokenPPOConfig)
-    """Its estimates over the tokens of texts"""
+    """Estimates over the tokens of texts"""
 
 
 KNOWN: Mapping[str, type[Settings]] = {
