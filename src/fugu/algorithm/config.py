@@ -199,7 +199,7 @@ class SafeConfig:
     kd: float = 0.5
     """Weight of the growth of the violation in the price; only for pid"""
     smoothing: float = 0.8
-    """Share of the smoothed violation that a batch leaves unchanged, 0 to 1; pid reads it, and so does the choice of the best
+    """Share of the smoothed violation kept per batch, 0 to 1; pid reads it, and so does the choice of the best
     checkpoint"""
     delay: int = fixed(10)
     """Batches over which the growth of the violation is measured; only for pid"""

@@ -36,13 +36,12 @@ class GRPOConfig:
     ratio: Literal["token", "sequence"] | None = None
     """Unit of the probability ratio: each token, or the geometric mean over an episode (sequence); none: as in the variant"""
     clip_low: float | None = None
-    """Distance below 1 at which a falling ratio has its gradient cut; none: as in the variant"""
+    """Distance the ratio may fall below 1 before its gradient is cut; none: as in the variant"""
     clip_high: float | None = None
-    """Distance above 1 at which a rising ratio has its gradient cut; for cispo at which a token's weight is capped; none: as in the
-    variant"""
+    """Distance the ratio may rise above 1 before its gradient, or for cispo its weight, is cut; none: as in the variant"""
     average: Literal["sequence", "token", "longest"] | None = None
-    """Mean taken of the loss: sequence (over the tokens of an episode, then over episodes), token (over all tokens) or longest (sum
-    over episodes divided by the longest length possible); none: as in the variant"""
+    """Mean of the loss: sequence (over the tokens of an episode, then over episodes), token (over all tokens) or longest (sum over
+    tokens, divided by the episodes and the longest length possible); none: as in the variant"""
     refill_rounds: int | None = None
     """Times that groups whose episodes all have the same return are drawn again; 0: they stay, and teach nothing; none: as in the
     variant"""

@@ -1,4 +1,4 @@
-"""An algorithm of a user's own is looked at, and tried on a few rows, before anything starts: what is wrong is named at once."""
+"""Checks of a user's own algorithm: it is inspected, and tried on a few rows, so that mistakes are reported before anything starts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from fugu.rollout.columns import BOOTSTRAPS, PER_SEGMENT
 from fugu.rollout.envs import Envs, blank, untouched
 
 MEMBERS = ("build", "source", "act", "prepare", "loss", "enough", "finish", "merit", "restarted", "Config")
-"""of the contract"""
+"""members of the contract"""
 NEEDED = ("act", "loss")
 GROUPS = {"optimizer", "algorithm", "envs", "score"}
-"""what a checkpoint holds beside the parts of an algorithm"""
+"""parts of a checkpoint that are not parts of an algorithm"""
 
 
 def check_class(kind: Any, name: str) -> None:
-    """A ConfigError if ``kind``, which ``name`` means, is no algorithm, or has a member that is missing or misspelt."""
+    """Raise a ConfigError if ``kind``, which ``name`` means, is no algorithm, or has a member that is missing or misspelt."""
     if not (inspect.isclass(kind) and issubclass(kind, Algorithm)):
         raise ConfigError(
             f"{name} must be a class with fugu.Algorithm as its base; write class {name.rpartition(':')[2]}(fugu.Algorithm)"
@@ -67,7 +67,7 @@ def _near(word: str, known: Iterable[str]) -> str:
 
 
 def _positional(function: Any) -> int | None:
-    """Return how many arguments a function takes by position; None if any number."""
+    """Return the number of positional arguments of a function; None if it takes any number."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return None
@@ -90,7 +90,7 @@ def _check_settings(kind: type[Algorithm], name: str) -> None:
 
 
 def _mentioned(kind: type, attribute: str) -> bool:
-    """Return whether the module of ``kind`` reads ``.attribute`` of something. True where its source is not at hand."""
+    """Return whether the module of ``kind`` reads ``.attribute`` of something; True if its source cannot be found."""
     with suppress(OSError, TypeError, SyntaxError):
         source = inspect.getsource(inspect.getmodule(kind) or kind)
         if re.search(r"\b(asdict|astuple|vars|getattr)\(", source):
@@ -100,8 +100,8 @@ def _mentioned(kind: type, attribute: str) -> bool:
 
 
 def try_algorithm(algorithm: Algorithm, name: str, envs: Envs) -> None:
-    """Let a copy of an algorithm of the user's own act and learn on rows of zeros; a ConfigError says what is wrong with what it
-    returns. Those of fugu are not tried: tests do that."""
+    """Let a copy of a user's own algorithm act and learn on rows of zeros; a ConfigError says what is wrong with what it returns.
+    Those of fugu are not tried: tests do that."""
     if not is_own(name):
         return
     taken = sorted(GROUPS & {key for key, _ in algorithm.named_children()})
@@ -142,7 +142,7 @@ def _act(algorithm: Algorithm, name: str, envs: Envs, seen: Seen) -> Act:
 
 
 def _batch(envs: Envs, seen: Seen, done: Act, horizon: int = 2) -> Batch:
-    """Return a batch of rows like these, with rewards that differ."""
+    """Return a batch of copies of these rows, with rewards that differ."""
     rows = len(seen.first)
 
     def repeated(column: Tensor) -> Tensor:
