@@ -11,8 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces as gs
 
-from fugu.algorithm.config import PPOConfig
-from fugu.algorithm.config_episodes import TokenPPOConfig
+from fugu.algorithm.config import PPOConfig, TokenPPOConfig
 from fugu.errors import ConfigError
 from fugu.ops.ppo_loss import explained_variance
 from fugu.policy.config import PolicyConfig

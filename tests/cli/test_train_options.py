@@ -8,8 +8,7 @@ from dataclasses import fields
 
 import pytest
 
-from fugu.algorithm.config import PPOConfig
-from fugu.algorithm.config_episodes import TokenPPOConfig
+from fugu.algorithm.config import PPOConfig, TokenPPOConfig
 from fugu.cli.main import main
 from fugu.cli.options import full_names, take_word
 from fugu.config import override
