@@ -60,7 +60,7 @@ def trained(seed: int, changes: dict[str, Any]) -> dict[str, Any]:
         learned = time.perf_counter()
         after = held_out(trainer, config)
     finally:
-        trainer.source.vec.close()
+        trainer.close()
     print(f"seed {seed} {changes}: {before:.3f} -> {after:.3f} in {learned - began:.0f} s", file=sys.stderr, flush=True)
     return {
         "seed": seed,
@@ -77,7 +77,7 @@ def held_out(trainer: Any, config: Any, episodes: int = 1000) -> float:
     settings = {**config.env_kwargs, "held_out": True}
     with fugu.vector.make("coding", 250, env_kwargs=settings) as vec:
         device = torch.device("cpu")
-        return evaluate(vec, trainer.algorithm.act, episodes=episodes, state_size=0, seed=7, greedy=False, device=device).mean
+        return evaluate(vec, trainer.algorithm.act, episodes=episodes, seed=7, greedy=False, device=device).mean
 
 
 # --- many environments ---

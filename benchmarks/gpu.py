@@ -48,7 +48,7 @@ def training(env: str, repeats: int, **changes: Any) -> dict[str, Any]:
         trainer.start()
         return {"config": described(trainer), **measured(trainer, repeats)}
     finally:
-        trainer.source.vec.close()
+        trainer.close()
         del trainer
         torch.cuda.empty_cache()
 
@@ -64,7 +64,7 @@ def described(trainer: Trainer) -> dict[str, Any]:
         "hidden": list(c.policy.hidden),
         "core": c.policy.core,
         "learning_rate": c.optimizer.learning_rate,
-        "parameters": sum(p.numel() for p in trainer.optimizer.parameters),
+        "parameters": sum(p.numel() for p in trainer.engine.optimizer.parameters),
     }
 
 
@@ -107,7 +107,7 @@ def alone(trainer: Trainer) -> dict[str, Any]:
                 continue
             out[f"{name}_rows_per_second"] = rows / gpu_seconds(call)
             kernels = count_kernels(call)
-            per = trainer.config.horizon if name == "rollout" else trainer.count * trainer.config.epochs
+            per = trainer.config.horizon if name == "rollout" else trainer.engine.count * trainer.config.epochs
             out["kernels_per_step" if name == "rollout" else "kernels_per_minibatch"] = round(kernels / per, 2)
     return out
 
@@ -139,7 +139,7 @@ def count_kernels(call: Callable[[], Any]) -> int:
 def work(trainer: Trainer) -> tuple[float, float]:
     """Operations per step (forward in the rollout; forward and twice as much backward per epoch, less the input's gradient), and
     bytes of the rows that are written once and read once per epoch."""
-    matrices = [p.numel() for p in trainer.optimizer.parameters if p.dim() >= 2]
+    matrices = [p.numel() for p in trainer.engine.optimizer.parameters if p.dim() >= 2]
     forward = 2 * sum(matrices)
     flops = forward + trainer.config.epochs * (3 * forward - 2 * matrices[0])
     layout = trainer.source.vec.obs_layout
@@ -273,7 +273,7 @@ def solve(repeats: int) -> dict[str, Any]:
                     {"seed": seed, "seconds": time.perf_counter() - began, "steps": trainer.steps, "score": trainer.score.value}
                 )
             finally:
-                trainer.source.vec.close()
+                trainer.close()
             print(f"{env} to {target}: {runs[-1]}", flush=True)
         results[env] = {"target": target, "config": described(trainer), "runs": runs}
     return results
@@ -326,7 +326,7 @@ def learned(seed: int, changes: dict[str, Any]) -> dict[str, Any]:
         while not trainer.finished:
             last = trainer.update(Interrupt()).get("episode/return", last)
     finally:
-        trainer.source.vec.close()
+        trainer.close()
     return {"seed": seed, "return": last, "steps": trainer.steps, "seconds": round(time.perf_counter() - began, 2)}
 
 

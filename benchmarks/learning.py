@@ -72,6 +72,7 @@ def against_random(run: Any, games: int, *, greedy: bool = False) -> tuple[float
     """Shares of games won and lost by the policy as agent 0; who begins is drawn by the environment."""
     import torch
 
+    from fugu.rollout.acting import Seen
     from fugu.run.player import Player
 
     rng = np.random.default_rng(0)
@@ -82,13 +83,8 @@ def against_random(run: Any, games: int, *, greedy: bool = False) -> tuple[float
         finished = np.zeros(games, bool)
         while not finished.all():
             rows = vec.rows
-            act = player.algorithm.act(
-                torch.from_numpy(rows.obs),
-                None,
-                torch.from_numpy(rows.first),
-                torch.from_numpy(rows.action_mask),
-                greedy=greedy,
-            )
+            obs, first, allowed = map(torch.from_numpy, (rows.obs, rows.first, rows.action_mask))
+            act = player.algorithm.act(Seen(obs, first, action_mask=allowed, greedy=greedy))
             action = act.env_action.numpy().copy()
             noise = rng.random(rows.action_mask.shape) * rows.action_mask
             action[1::2] = noise.argmax(1)[1::2]

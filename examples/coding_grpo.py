@@ -10,6 +10,7 @@ import argparse
 import torch
 
 import fugu
+from fugu.rollout.acting import Seen
 from fugu.run.player import Player
 
 
@@ -26,7 +27,8 @@ def main() -> None:
     with Player(run, num_envs=64, env_kwargs={"held_out": True}) as player:
         print("held out:", player.evaluate(episodes=256))
         obs, _ = player.vec.reset(seed=5)
-        acted = player.algorithm.act(torch.from_numpy(obs), None, torch.from_numpy(player.vec.rows.first), None, greedy=True)
+        rows = torch.from_numpy(obs), torch.from_numpy(player.vec.rows.first)
+        acted = player.algorithm.act(Seen(*rows, greedy=True))
         tokenizer = player.vec.get_attr("tokenizer", envs=[0])[0]
         _, reward, *_ = player.vec.step(acted.env_action.numpy())
         prompts = player.vec.views(obs)["tokens"]

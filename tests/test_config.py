@@ -11,11 +11,18 @@ import typing
 import numpy as np
 import pytest
 
-from fugu.config import field_paths, field_type, from_toml, override, to_toml
+from fugu.algorithm.settings import KNOWN
+from fugu.config import field_paths, field_type, override, to_toml
 from fugu.errors import ConfigError
-from fugu.trainer.config import TrainConfig
+from fugu.trainer.config import TrainConfig, member, read_config
 
-SETTINGS = [path for path in field_paths(TrainConfig) if not dataclasses.is_dataclass(field_type(TrainConfig, path))]
+SETTINGS = {
+    path: algorithm
+    for algorithm in reversed(KNOWN)
+    for path in field_paths(member(algorithm))
+    if not dataclasses.is_dataclass(field_type(member(algorithm), path))
+}
+"""path -> an algorithm that has it: the first of them"""
 
 
 def test_settings_of_an_environment_come_back_as_they_were(tmp_path):
@@ -28,7 +35,7 @@ def test_settings_of_an_environment_come_back_as_they_were(tmp_path):
     config = TrainConfig(env_kwargs=given)
     file = tmp_path / "config.toml"
     file.write_text(to_toml(config))
-    again = from_toml(TrainConfig, file)
+    again = read_config(file)
     assert again == config
     assert again.env_kwargs["tuple"] == (1, (2, (3,))) and again.env_kwargs["nested"]["size"] == (5, 5)
 
@@ -45,9 +52,9 @@ def test_a_file_that_was_cut_off_is_refused_wherever_that_was(tmp_path):
     for end in range(1, len(lines)):
         file.write_text("".join(lines[:end]))
         with pytest.raises(ConfigError, match=r"config.toml does not end with '# end'"):
-            from_toml(TrainConfig, file)
+            read_config(file)
     file.write_text("".join(line for line in lines if not line.startswith("beta1")))
-    assert from_toml(TrainConfig, file) == TrainConfig()  # of a version that had no such setting
+    assert read_config(file) == TrainConfig()  # of a version that had no such setting
 
 
 @pytest.mark.parametrize(
@@ -66,21 +73,22 @@ def test_a_file_with_a_wrong_value_is_named_with_it(tmp_path, line, changed, sai
     assert line in text
     file.write_text(text.replace(line, changed))
     with pytest.raises(ConfigError) as error:
-        from_toml(TrainConfig, file)
+        read_config(file)
     assert str(error.value).startswith(f"{file}: {said}")
 
 
 @pytest.mark.parametrize("path", SETTINGS, ids=".".join)
 def test_every_setting_refuses_what_is_of_another_kind_and_says_its_name(path):
-    hint = field_type(TrainConfig, path)
+    config = TrainConfig(algorithm=SETTINGS[path])
+    hint = field_type(type(config), path)
     kinds = {hint, typing.get_origin(hint), *typing.get_args(hint)}
     wrong = [object(), {1: 2}, b"", 1.5 if float not in kinds else "1.5", [None]]
     for value in (*wrong, *([] if type(None) in kinds else [None])):
         with pytest.raises(ConfigError, match=f"{path[-1]}=.* must be "):
-            override(TrainConfig(), {".".join(path): value})
+            override(config, {".".join(path): value})
     if typing.Literal in {typing.get_origin(part) for part in (hint, *typing.get_args(hint))}:
         with pytest.raises(ConfigError, match="must be |Known: "):
-            override(TrainConfig(), {".".join(path): "nonsense"})
+            override(config, {".".join(path): "nonsense"})
 
 
 def test_numbers_of_numpy_and_lists_are_taken_for_what_they_are():
@@ -90,10 +98,10 @@ def test_numbers_of_numpy_and_lists_are_taken_for_what_they_are():
 
 def test_a_file_is_utf8_in_any_locale(tmp_path):
     code = (
-        "import sys, pathlib; from fugu.config import from_toml, to_toml; from fugu.run.train import _write\n"
-        "from fugu.trainer.config import TrainConfig\n"
+        "import sys, pathlib; from fugu.config import to_toml; from fugu.run.train import _write\n"
+        "from fugu.trainer.config import TrainConfig, read_config\n"
         "path, config = pathlib.Path(sys.argv[1]), TrainConfig(env='\\u00fc')\n"
-        "_write(path, to_toml(config)); assert from_toml(TrainConfig, path) == config"
+        "_write(path, to_toml(config)); assert read_config(path) == config"
     )
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     file = tmp_path / "config.toml"

@@ -66,11 +66,6 @@ def to_toml(config: Any) -> str:
     return text
 
 
-def from_toml(kind: type[Config], path: Path) -> Config:
-    """Read back what ``to_toml`` wrote. Unknown names, wrong types and impossible values are one ``ConfigError`` with all of them."""
-    return structure(kind, read_toml(path), str(path))
-
-
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the tables of a file that ``to_toml`` wrote, after looking whether it is whole."""
     try:

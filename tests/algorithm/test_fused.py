@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fugu.algorithm.fused import moments_of, parameters_of, shape_of
 from gymnasium import spaces as gs
 
+from fugu.algorithm.parts.fused import moments_of, parameters_of, shape_of
 from fugu.errors import ConfigError
 from fugu.ops.mlp_plan import MlpShape
 from fugu.policy.actor_critic import make_policy

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from fugu.algorithm.group_losses import GroupLossSettings, divergence, group_loss, token_weight
+
+from fugu.algorithm.parts.group_losses import GroupLossSettings, divergence, group_loss, token_weight
 
 LONGEST = 9
 FAMILY = {

@@ -11,16 +11,16 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from fugu.algorithm.group_losses import token_weight
 
 from fugu.advantage.group import group_advantage
-from fugu.algorithm.config import VARIANTS, GRPOConfig
+from fugu.algorithm.config_episodes import VARIANTS, GRPOConfig
 from fugu.algorithm.grpo import GRPO
+from fugu.algorithm.parts.group_losses import token_weight
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
-from fugu.trainer.config import CheckpointConfig, OptimizerConfig, TrainConfig
+from fugu.trainer.config import CheckpointConfig, OptimizerConfig, TrainConfig, with_algorithm
 from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.optimizer import Optimizer
 from fugu.vector.config import VectorConfig
@@ -42,16 +42,18 @@ BASE = TrainConfig(
 
 @contextlib.contextmanager
 def trainer_of(config: TrainConfig = BASE, folder=None, **grpo):
-    trainer = make_trainer(dataclasses.replace(config, grpo=dataclasses.replace(config.grpo, **grpo)), folder)
+    if grpo:
+        config = dataclasses.replace(config, grpo=dataclasses.replace(config.grpo, **grpo))
+    trainer = make_trainer(config, folder)
     try:
         yield trainer
     finally:
-        trainer.source.vec.close()
+        trainer.close()
 
 
 def prepared(trainer):
     trainer.start()
-    return trainer.algorithm.prepare(trainer.source.next(trainer.algorithm.act), 0.0)
+    return trainer.algorithm.prepare(trainer.engine.collect(bool).batch, 0.0)
 
 
 def test_every_row_of_an_episode_has_the_advantage_of_its_return_in_its_group():
@@ -68,7 +70,7 @@ def test_before_the_first_step_the_loss_is_nearly_nothing_and_its_gradient_is_no
     with trainer_of() as trainer:
         batch = prepared(trainer)
         loss, metrics = trainer.algorithm.loss(batch)
-        norm = trainer.optimizer.step(loss)
+        norm = trainer.engine.optimizer.step(loss)
         finish = trainer.algorithm.finish(batch)
     assert abs(loss.item()) < 1e-5 and norm.item() > 1e-3
     assert metrics["loss/kl"].item() == pytest.approx(0, abs=1e-6) and metrics["loss/clip_fraction"] == 0
@@ -79,7 +81,7 @@ def test_before_the_first_step_the_loss_is_nearly_nothing_and_its_gradient_is_no
 def test_unscored_and_truncated_episodes_teach_nothing_and_are_reported():
     with trainer_of(truncated_episodes="mask") as trainer:
         trainer.start()
-        batch = trainer.source.next(trainer.algorithm.act)
+        batch = trainer.engine.collect(bool).batch
         score = batch["score"].clone()
         score[:2] = math.nan
         score[4:8] = math.nan
@@ -99,13 +101,13 @@ def test_unscored_and_truncated_episodes_teach_nothing_and_are_reported():
 def test_all_episodes_unscored_is_a_step_that_changes_nothing():
     with trainer_of() as trainer:
         trainer.start()
-        batch = trainer.source.next(trainer.algorithm.act)
+        batch = trainer.engine.collect(bool).batch
         batch = trainer.algorithm.prepare(batch.also(score=torch.full((16,), math.nan)), 0.0)
-        before = copy.deepcopy(trainer.algorithm.modules["policy"].state_dict())
+        before = copy.deepcopy(trainer.algorithm.policy.state_dict())
         loss, _ = trainer.algorithm.loss(batch)
-        assert loss.item() == 0 and trainer.optimizer.step(loss).item() == 0
+        assert loss.item() == 0 and trainer.engine.optimizer.step(loss).item() == 0
         assert trainer.algorithm.finish(batch)["loss/unscored"] == 1
-        after = trainer.algorithm.modules["policy"].state_dict()
+        after = trainer.algorithm.policy.state_dict()
         assert all(torch.equal(before[name], after[name]) for name in before)
 
 
@@ -118,11 +120,11 @@ def test_micro_batches_change_nothing(variant, size):
         with trainer_of(variant=variant, micro_batch=micro, **settings) as trainer:
             batch = prepared(trainer)
             with torch.no_grad():
-                for p in trainer.algorithm.parameters:  # ratios away from 1
+                for p in trainer.engine.optimizer.parameters:  # ratios away from 1
                     p.add_(0.05 * torch.sin(torch.arange(p.numel())).view(p.shape))
             loss, metrics = trainer.algorithm.loss(batch)
             loss.backward()
-            gradients.append(torch.cat([p.grad.flatten() for p in trainer.algorithm.parameters] + [loss[None]]))
+            gradients.append(torch.cat([p.grad.flatten() for p in trainer.engine.optimizer.parameters] + [loss[None]]))
             reported = torch.stack([*metrics.values()])
             gradients[-1] = torch.cat([gradients[-1], reported])
     assert gradients[0].abs().max() > 1e-3
@@ -133,13 +135,13 @@ def test_micro_batches_change_nothing(variant, size):
 def test_the_reference_stays_and_its_divergence_pulls_back(kind):
     with trainer_of(reference_coef=1.0, reference_kl=kind) as trainer:
         algorithm = trainer.algorithm
-        start = copy.deepcopy(algorithm.modules["policy"].state_dict())
+        start = copy.deepcopy(algorithm.policy.state_dict())
         trainer.start()
         seen = [trainer.update(Interrupt()) for _ in range(5)]
-        reference = algorithm.modules["reference"].state_dict()
+        reference = algorithm.reference.state_dict()
         assert all(torch.equal(start[name], reference[name]) for name in start)
         assert seen[0]["loss/reference_kl"] < seen[-1]["loss/reference_kl"]
-        assert list(trainer.optimizer.parts) == ["policy"]
+        assert list(trainer.engine.optimizer.parts) == ["policy"]
     strayed = []
     for coef in (1e-9, 10.0):
         with trainer_of(reference_coef=coef, reference_kl=kind) as trainer:
@@ -151,7 +153,7 @@ def test_the_reference_stays_and_its_divergence_pulls_back(kind):
 def test_the_correction_weighs_tokens_that_the_sampler_drew_too_often():
     with trainer_of(importance_cap=1.5) as trainer:
         trainer.start()
-        batch = trainer.source.next(trainer.algorithm.act)
+        batch = trainer.engine.collect(bool).batch
         true = batch["logprob"].clone()
         sampled = true + torch.where(torch.arange(batch.horizon)[None, :, None] % 2 == 0, 0.3, -0.7)  # too sure, too unsure
         batch = trainer.algorithm.prepare(batch.also(logprob=sampled), 0.0)
@@ -187,7 +189,7 @@ def test_one_pass_over_eight_answers_equals_four_over_two(variant):
             lengths = batch["counts"].flatten(1).sum(1)
             loss, _ = trainer.algorithm.loss(batch)
             loss.backward()
-            gradients.append(torch.cat([p.grad.flatten() for p in trainer.algorithm.parameters]))
+            gradients.append(torch.cat([p.grad.flatten() for p in trainer.engine.optimizer.parameters]))
     assert len(lengths.unique()) > 2
     assert (gradients[0] - gradients[1]).abs().max() < 1e-6 < gradients[0].abs().max()
 
@@ -243,7 +245,7 @@ def test_an_answer_in_every_row_is_a_dialogue():
 
 
 def test_a_transformer_needs_an_algorithm_without_values():
-    with pytest.raises(ConfigError, match="--algorithm grpo"), trainer_of(dataclasses.replace(WRITING, algorithm="ppo")):
+    with pytest.raises(ConfigError, match="--algorithm grpo"), trainer_of(with_algorithm(WRITING, "ppo")):
         pass
 
 
@@ -261,7 +263,7 @@ def test_environments_on_a_device_are_refused(env, backend):
 def test_overlong_episodes_lose_some_of_their_return():
     with trainer_of(overlong_margin=20) as trainer:
         trainer.start()
-        batch = trainer.source.next(trainer.algorithm.act)
+        batch = trainer.engine.collect(bool).batch
         plain = batch["score"].clone()
         batch = trainer.algorithm.prepare(batch, 0.0)
         length = batch["mask"].sum(1)
@@ -293,7 +295,7 @@ CASES = {
     "transformer": {
         "env": "reverse",
         "env_kwargs": {"partial": 1.0, "shortest": 2},
-        "steps": 16 * 10,
+        "steps": 16 * 30,  # some of them in groups that are drawn anew
         "horizon": 1,
         "minibatch": 8,
         "policy": PolicyConfig(net="transformer", width=16, layers=1),
@@ -315,7 +317,7 @@ def train(config, folder, resume=None, updates=10**9):
 
         with contextlib.suppress(KeyboardInterrupt):
             trainer.run(report, Interrupt())
-        return seen, [p.detach().clone() for module in trainer.algorithm.modules.values() for p in module.parameters()]
+        return seen, [p.detach().clone() for module in trainer.algorithm.children() for p in module.parameters()]
 
 
 @pytest.mark.slow
@@ -359,7 +361,7 @@ def test_variants_are_defaults_that_settings_override():
     dapo = GRPOConfig(variant="dapo", clip_high=0.5)
     assert (dapo.setting("clip_low"), dapo.setting("clip_high"), dapo.setting("average")) == (0.2, 0.5, "token")
     with trainer_of(variant="dr_grpo") as trainer:
-        assert isinstance(trainer.algorithm, GRPO) and isinstance(trainer.optimizer, Optimizer)
+        assert isinstance(trainer.algorithm, GRPO) and isinstance(trainer.engine.optimizer, Optimizer)
         batch = prepared(trainer)
         weight = token_weight(batch["counts"].flatten(1), "longest", 30)
         assert weight.max().item() == pytest.approx(1 / (16 * 30))

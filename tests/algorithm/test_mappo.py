@@ -9,18 +9,19 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from fugu.algorithm.scale import DecayingValueScale, PopArt
 
-from fugu.algorithm.config import MAPPOConfig, PPOConfig
+from fugu.algorithm.config import MAPPOConfig, PPOConfig, TeamPPOConfig
 from fugu.algorithm.mappo import MAPPO
+from fugu.algorithm.parts.scale import DecayingValueScale, PopArt
 from fugu.errors import ConfigError
 from fugu.gpu import emulation
 from fugu.ops.ppo_loss import ppo_loss_of, row_weight
 from fugu.policy.config import PolicyConfig
 from fugu.presets import preset
+from fugu.rollout.acting import Seen
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
-from fugu.trainer.config import OptimizerConfig, TrainConfig
+from fugu.trainer.config import OptimizerConfig, TrainConfig, with_algorithm
 from fugu.trainer.imitation import save_weights
 from fugu.trainer.interrupt import Interrupt
 from fugu.vector.config import VectorConfig
@@ -28,13 +29,12 @@ from tests.trainer.test_loop import BASE
 from tests.trainer.test_loop import train as train_through
 
 TEAM = dataclasses.replace(
-    BASE,
+    with_algorithm(BASE, "mappo"),
     env="foraging",
-    algorithm="mappo",
     steps=12 * 160,
     minibatch=128,
     env_kwargs={"max_steps": 7, "players": 3},
-    ppo=PPOConfig(normalize_reward=True),
+    ppo=TeamPPOConfig(normalize_reward=True),
     vector=VectorConfig(num_envs=8, num_workers=1),
 )
 
@@ -46,7 +46,7 @@ def updates(config: TrainConfig, count: int) -> tuple[list[dict[str, float]], MA
         interrupt = Interrupt()
         return [trainer.update(interrupt) for _ in range(count)], trainer.algorithm
     finally:
-        trainer.source.vec.close()
+        trainer.close()
 
 
 # --- against PPO ---
@@ -57,9 +57,9 @@ def test_with_one_agent_and_its_own_critic_it_is_ppo_bit_for_bit():
     ppo = dataclasses.replace(
         BASE, policy=PolicyConfig(hidden=(16,), share=False), ppo=PPOConfig(), optimizer=OptimizerConfig(max_grad_norm=1e9)
     )
-    mappo = dataclasses.replace(ppo, algorithm="mappo", mappo=MAPPOConfig(critic="own", value_norm="none"))
+    mappo = dataclasses.replace(with_algorithm(ppo, "mappo"), mappo=MAPPOConfig(critic="own", value_norm="none"))
     one, two = make_trainer(ppo), make_trainer(mappo)
-    net, actor, critic = one.algorithm.policy.net, two.algorithm.actors.nets[0].net, two.algorithm.critics.nets[0]
+    net, actor, critic = one.algorithm.policy.net, two.algorithm.policy.nets[0].net, two.algorithm.critic.nets[0]
     actor.trunk.load_state_dict(net.trunk.state_dict())
     critic.trunk.load_state_dict(net.value_trunk.state_dict())
     critic.head.load_state_dict(net.heads[1].state_dict())
@@ -72,7 +72,7 @@ def test_with_one_agent_and_its_own_critic_it_is_ppo_bit_for_bit():
     assert torch.equal(actor.heads[0].weight[:2], net.heads[0].weight)
     assert torch.equal(critic.trunk.layers[0].weight, net.value_trunk.layers[0].weight)
     for trainer in (one, two):
-        trainer.source.vec.close()
+        trainer.close()
 
 
 # --- the units of values ---
@@ -121,9 +121,9 @@ def test_popart_is_what_the_trainer_uses_and_changes_no_value_it_acts_with():
     assert isinstance(algorithm.value_scale, PopArt)
     obs = torch.randn(8, 48)
     first = torch.zeros(8, dtype=torch.bool)
-    before = algorithm.act(obs, None, first, None).columns["value"]
+    before = algorithm.act(Seen(obs, first)).columns["value"]
     algorithm.value_scale.update(torch.randn(5) * 9 + 4, torch.ones(5, dtype=torch.bool))
-    torch.testing.assert_close(algorithm.act(obs, None, first, None).columns["value"], before, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(algorithm.act(Seen(obs, first)).columns["value"], before, rtol=1e-4, atol=1e-4)
 
 
 def test_huber_counts_large_errors_linearly():
@@ -134,7 +134,7 @@ def test_huber_counts_large_errors_linearly():
     expected = torch.nn.functional.huber_loss(value, zeros, delta=2.0)
     torch.testing.assert_close(loss.value, expected)
     torch.testing.assert_close(torch.autograd.grad(loss.value, value)[0], torch.autograd.grad(expected, value)[0])
-    config = dataclasses.replace(TEAM, ppo=PPOConfig(value_huber=0.01))
+    config = dataclasses.replace(TEAM, ppo=TeamPPOConfig(value_huber=0.01))
     assert updates(config, 1)[0][0]["loss/value"] < 0.5 * updates(TEAM, 1)[0][0]["loss/value"]
 
 
@@ -146,25 +146,25 @@ def test_absent_agents_have_no_part_in_anything():
     trainer = make_trainer(dataclasses.replace(TEAM, mappo=MAPPOConfig(critic="agent")))
     algorithm = trainer.algorithm
     trainer.start()
-    batch = trainer.source.next(algorithm.act)
-    trainer.source.vec.close()
+    batch = trainer.engine.collect(bool).batch
+    trainer.close()
     assert 0.2 < (~batch["mask"]).float().mean() < 0.6
     absent = ~batch["mask"] & (torch.arange(batch.segments) % 4 == 3)[:, None]  # three of four players are there
     assert (batch["obs"][absent] == 0).all()
     spoil = {name: torch.where(absent, math.nan, batch[name]) for name in ("value", "logprob")}
     spoil["obs"] = torch.where(absent[..., None], 1e9, batch["obs"])
     spoil["reward"] = torch.where(absent, 1e9, batch["reward"])
-    saved = {name: {k: v.clone() for k, v in module.state_dict().items()} for name, module in algorithm.modules.items()}
+    saved = {name: {k: v.clone() for k, v in module.state_dict().items()} for name, module in algorithm.named_children()}
     results = []
     for given in (batch, batch.also(**spoil)):
-        for name, module in algorithm.modules.items():
+        for name, module in algorithm.named_children():
             module.load_state_dict(saved[name])
         prepared = algorithm.prepare(given, 0.0)
         loss, metrics = algorithm.loss(prepared)
-        parameters = [p for m in algorithm.modules.values() for p in m.parameters() if p.requires_grad]
+        parameters = [p for m in algorithm.children() for p in m.parameters() if p.requires_grad]
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         algorithm.finish(prepared)
-        statistics = [b.clone() for name, m in algorithm.modules.items() for k, b in m.named_buffers() if "running" not in k]
+        statistics = [b.clone() for name, m in algorithm.named_children() for k, b in m.named_buffers() if "running" not in k]
         results.append(([g for g in gradients if g is not None], statistics, metrics))
     (gradients, statistics, metrics), (same, still, again) = results
     assert all(torch.equal(a, b) for a, b in zip(gradients, same, strict=True))
@@ -179,9 +179,8 @@ def test_a_masked_choice_is_never_drawn():
     full = np.zeros(len(vec.rows.mask), bool)
     for _ in range(60):
         rows = vec.rows
-        act = trainer.algorithm.act(
-            *map(torch.from_numpy, (rows.obs,)), None, torch.from_numpy(rows.first), torch.from_numpy(rows.action_mask)
-        )
+        obs, first, allowed = map(torch.from_numpy, (rows.obs, rows.first, rows.action_mask))
+        act = trainer.algorithm.act(Seen(obs, first, action_mask=allowed))
         action = act.env_action.numpy()
         assert rows.action_mask[np.arange(len(action)), action].all()
         full |= ~rows.action_mask.all(1)
@@ -238,11 +237,11 @@ def test_a_run_that_is_cut_off_and_resumed_equals_one_that_is_not(case, tmp_path
 
 def test_actors_begin_with_the_weights_they_are_given(tmp_path):
     *_, given = updates(TEAM, 1)
-    save_weights(given.modules["policy"], tmp_path / "start.safetensors")
+    save_weights(given.policy, tmp_path / "start.safetensors")
     config = dataclasses.replace(TEAM, policy=dataclasses.replace(TEAM.policy, start=str(tmp_path / "start.safetensors")))
     *_, begun = updates(config, 0)
-    weights = begun.modules["policy"].state_dict()
-    assert all(torch.equal(weights[name], weight) for name, weight in given.modules["policy"].state_dict().items())
+    weights = begun.policy.state_dict()
+    assert all(torch.equal(weights[name], weight) for name, weight in given.policy.state_dict().items())
 
 
 def crowd() -> gymnasium.vector.VectorEnv:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fugu.algorithm.multiplier import CostMeter, Multiplier
 
 from fugu.algorithm.config import SafeConfig
+from fugu.algorithm.parts.multiplier import CostMeter, Multiplier
 
 COSTS = (20.0, 20.0, 10.0, 5.0, None, 90.0)
 """of the episodes of six batches; None: no episode finished. With a limit of 10 the violations are 1, 1, 0, -0.5 and 4, not 8"""

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from fugu.algorithm.make import seeded
 from gymnasium import spaces as gs
 
 from fugu.algorithm.config import PPOConfig, SafeConfig
+from fugu.algorithm.parts.clipped import gae_of
 from fugu.algorithm.safe_ppo import SafePPO
+from fugu.algorithm.setup import seeded
 from fugu.errors import ConfigError
 from fugu.gpu import emulation
 from fugu.policy.actor_critic import make_policy
@@ -20,7 +21,7 @@ from fugu.policy.config import PolicyConfig
 from fugu.policy.critic import Critic
 from fugu.rollout.batch import Batch
 from fugu.trainer.build import make_trainer
-from fugu.trainer.config import TrainConfig
+from fugu.trainer.config import TrainConfig, with_algorithm
 from fugu.trainer.interrupt import Interrupt
 from fugu.vector.config import VectorConfig
 
@@ -78,15 +79,22 @@ def like_rewards(given: Batch) -> Batch:
     return given.also(**{cost: given[reward][..., None] for cost, reward in columns.items()})
 
 
+def estimates(safe: SafePPO, given: Batch) -> dict[str, torch.Tensor]:
+    """Those of a batch, at prices that stay as they are."""
+    advantage, target = gae_of(given, safe.config.gamma, safe.config.lam, turns=False)
+    advantage, cost_target = safe._less_costs(given, advantage)
+    return {"advantage": advantage, "value_target": target, "cost_target": cost_target}
+
+
 def trained(config: TrainConfig) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
     trainer = make_trainer(config)
     try:
         trainer.start()
         seen: list[dict[str, float]] = []
         trainer.run(seen.append, Interrupt())
-        return seen, trainer.algorithm.modules["policy"].state_dict()
+        return seen, trainer.algorithm.policy.state_dict()
     finally:
-        trainer.source.vec.close()
+        trainer.close()
 
 
 def test_segments_drawn_by_priority_count_for_the_costs_too():
@@ -111,7 +119,7 @@ def test_segments_drawn_by_priority_count_for_the_costs_too():
 def test_without_a_price_it_is_ppo_to_the_bit(changes):
     free = dataclasses.replace(CONFIG, safe=SafeConfig(limit=(5.0,), multiplier_max=0.0), **changes)
     seen, weights = trained(free)
-    expected, same = trained(dataclasses.replace(free, algorithm="ppo"))
+    expected, same = trained(with_algorithm(free, "ppo"))
     assert len(seen) == len(expected) >= 5
     for ours, theirs in zip(seen, expected, strict=True):
         exact = {name for name in theirs if not name.startswith("loss/")}
@@ -126,11 +134,11 @@ def test_without_a_price_it_is_ppo_to_the_bit(changes):
 
 def test_costs_that_are_rewards_have_their_advantage_and_target_to_the_bit():
     safe = algorithm(ppo=PPOConfig(gamma=0.93, lam=0.8), cost_gamma=0.93, cost_lam=0.8, multiplier_start=1.0)
-    added = safe.estimates(like_rewards(batch()))
+    added = estimates(safe, like_rewards(batch()))
     assert torch.equal(added["cost_target"][..., 0], added["value_target"])
     assert torch.equal(added["advantage"], torch.zeros_like(added["advantage"]))  # (A - 1 A) / 2
     other = algorithm(ppo=PPOConfig(gamma=0.93, lam=0.8), cost_gamma=0.5, cost_lam=0.8, multiplier_start=1.0)
-    assert not torch.equal(other.estimates(like_rewards(batch()))["advantage"], added["advantage"])
+    assert not torch.equal(estimates(other, like_rewards(batch()))["advantage"], added["advantage"])
 
 
 def test_advantages_are_put_together_in_real_units():
@@ -138,7 +146,7 @@ def test_advantages_are_put_together_in_real_units():
     safe = algorithm(costs=2, ppo=PPOConfig(gamma=0.0), cost_gamma=0.0)
     safe.multiplier.value.copy_(torch.tensor([0.5, 2.0]))
     given = batch(costs=2, ends=False)
-    added = safe.estimates(given)
+    added = estimates(safe, given)
     gain = given["reward"] - given["value"]
     price = given["cost"] - given["cost_value"]
     torch.testing.assert_close(added["advantage"], (gain - 0.5 * price[..., 0] - 2.0 * price[..., 1]) / 3.5)
@@ -158,13 +166,13 @@ def test_truncated_episodes_go_on_costing_and_terminated_ones_do_not():
         "mask": here,
     }
     safe = algorithm(cost_gamma=g)
-    cut = safe.estimates(Batch({**rows, "terminated": none, "truncated": here}))
-    over = safe.estimates(Batch({**rows, "terminated": here, "truncated": none}))
+    cut = estimates(safe, Batch({**rows, "terminated": none, "truncated": here}))
+    over = estimates(safe, Batch({**rows, "terminated": here, "truncated": none}))
     assert cut["cost_target"][0, 0, 0] == pytest.approx(1 + g * 5) and over["cost_target"][0, 0, 0] == 1
     last = Batch(
         {name: column[:, :1] if name not in ("bootstrap", "cost_bootstrap") else column for name, column in rows.items()}
     )
-    cut = safe.estimates(last.also(terminated=none[:, :1], truncated=here[:, :1]))
+    cut = estimates(safe, last.also(terminated=none[:, :1], truncated=here[:, :1]))
     assert cut["cost_target"][0, 0, 0] == pytest.approx(1 + g * 7)
 
 

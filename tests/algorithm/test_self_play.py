@@ -8,19 +8,21 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from fugu.algorithm.ratings import Ratings, players
 
 import fugu
 from fugu.algorithm.config import SelfPlayConfig
-from fugu.algorithm.ppo import without_open_turns
+from fugu.algorithm.parts.clipped import without_open_turns
+from fugu.algorithm.parts.ratings import Ratings, players
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
+from fugu.rollout.acting import Seen
 from fugu.rollout.batch import Batch
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import CheckpointConfig, TrainConfig
 from fugu.trainer.config_parts import LogConfig
 from fugu.trainer.interrupt import Interrupt
+from fugu.trainer.state import load_own_state, own_state
 from fugu.vector.config import VectorConfig
 from tests.trainer.test_loop import train
 
@@ -43,7 +45,7 @@ def trainer():
     made = make_trainer(BASE)
     made.start()
     yield made
-    made.source.vec.close()
+    made.close()
 
 
 def test_half_of_the_games_have_an_earlier_version_in_one_seat(trainer):
@@ -61,11 +63,11 @@ def test_half_of_the_games_have_an_earlier_version_in_one_seat(trainer):
 def test_an_earlier_version_strays_as_often_as_it_is_told_to(trainer):
     algorithm = trainer.algorithm
     params = torch.tensor([[9.0, 0.0, -9.0]]).expand(4000, 3)
-    algorithm.settings = dataclasses.replace(algorithm.settings, noise=0.25)
+    algorithm.games = dataclasses.replace(algorithm.games, noise=0.25)
     strayed = (algorithm._distracted(params, algorithm.generator) == 0).all(1)
     assert strayed.float().mean() == pytest.approx(0.25, abs=0.03)
     before = algorithm.generator.get_state()
-    algorithm.settings = dataclasses.replace(algorithm.settings, noise=0.0)
+    algorithm.games = dataclasses.replace(algorithm.games, noise=0.0)
     assert torch.equal(algorithm._distracted(params, algorithm.generator), params)
     assert torch.equal(algorithm.generator.get_state(), before)  # nothing is drawn where nobody strays
     with pytest.raises(ConfigError, match="self_play.noise=2"):
@@ -76,10 +78,12 @@ def test_who_plays_comes_from_the_generator_that_a_source_gives(trainer):
     """Batches of a pipeline have one each, so that it does not matter which of them comes first."""
     algorithm, rows = trainer.algorithm, 64
     obs = torch.from_numpy(trainer.source.vec.obs_layout.zeros(rows))
-    state, first = torch.zeros(rows, 1), torch.ones(rows, dtype=torch.bool)
+    seat, first = torch.zeros(rows, dtype=torch.int64), torch.ones(rows, dtype=torch.bool)
 
     def seats(seed: int) -> torch.Tensor:
-        return algorithm.act(obs, state, first, None, generator=torch.Generator().manual_seed(seed)).columns["player"]
+        generator = torch.Generator().manual_seed(seed)
+        seen = Seen(obs, first, carry={"seat": seat}, training=True, generator=generator)
+        return algorithm.act(seen).columns["player"]
 
     one, other = seats(1), seats(2)
     assert not torch.equal(one, other)
@@ -94,20 +98,20 @@ def test_an_earlier_version_plays_its_own_moves_and_nobody_learns_from_them(trai
                 weight.zero_()
                 if name.endswith("heads.0.bias"):
                     weight[2] = 100.0
-    batch = trainer.source.next(algorithm.act)
+    batch = trainer.engine.collect(bool).batch
     player, action = batch["player"], batch["action"].squeeze(-1)
     counts = without_open_turns(batch.also(mask=batch["mask"] & (player == 0)))["mask"]
     obs, taken = batch["obs"][counts].clone(), batch["action"][counts].clone()
     prepared = algorithm.prepare(batch, 0.0)
     assert prepared["mask"].all() and torch.equal(prepared["obs"][:, 0], obs) and torch.equal(prepared["action"][:, 0], taken)
-    assert "player" not in prepared and "state" not in prepared
+    assert "player" not in prepared and "seat" not in prepared
     begins = torch.ones(64, dtype=torch.bool)
     obs = torch.from_numpy(trainer.source.vec.obs_layout.zeros(64))
-    done = algorithm.act(obs, torch.zeros(64, 1), begins, None)
+    done = algorithm.act(Seen(obs, begins, carry={"seat": torch.zeros(64, dtype=torch.int64)}, training=True))
     seated = done.columns["player"] > 0
     assert (done.env_action[seated] == 2).all() and not (done.env_action[~seated] == 2).all()
     assert not (action[player > 0] == 2).all()  # what is stored there is the learner's, masked
-    assert torch.equal(done.state[:, -1].long(), done.columns["player"])
+    assert torch.equal(done.carry["seat"], done.columns["player"])
 
 
 def test_games_are_scored_by_who_has_more_at_their_end(trainer):
@@ -142,14 +146,14 @@ def test_a_game_is_over_when_both_players_are(trainer, out):
     for rows in (slice(0, 5), slice(5, 8)):
         columns = {"reward": reward[:, rows], "terminated": ends[:, rows], "truncated": torch.zeros_like(ends[:, rows])}
         algorithm._score(Batch(columns), player[:, rows])
-        algorithm.load_state(algorithm.state())
+        load_own_state(algorithm, own_state(algorithm))
     assert seen == [1.0 - out, 1.0 - out] and not algorithm._over.any()
 
 
 def test_what_is_said_of_games_lies_where_the_losses_do(trainer):
     """On a GPU the metrics of an update are stacked there; a stand-in for one shows where they were put."""
     algorithm = trainer.algorithm
-    batch = trainer.prepare(trainer.collect(bool), 0.0)
+    batch = trainer.engine.prepare(trainer.engine.collect(bool).batch, 0.0)
     algorithm.device = torch.device("meta")
     said = algorithm.finish(batch)
     assert {value.device.type for name, value in said.items() if name.startswith("self_play/")} == {"meta"}
@@ -219,7 +223,7 @@ def test_another_run_can_be_an_opponent_if_its_policy_fits(tmp_path):
     guest = SelfPlayConfig(opponents=(str(tmp_path / "same"),))
     made = make_trainer(dataclasses.replace(BASE, self_play=guest))
     made.start()
-    made.source.vec.close()
+    made.close()
     saved = checkpoint.load(checkpoint.find(tmp_path / "same")).tensors["policy"]
     theirs = made.algorithm.pool[0].state_dict()
     assert all(torch.equal(theirs[name], weight) for name, weight in saved.items())
@@ -273,10 +277,9 @@ def test_a_way_to_choose_that_there_is_not_is_refused():
 
 def test_nobody_sits_in_but_the_policy_when_it_is_evaluated(trainer):
     trainer.update(Interrupt())
-    act = trainer.algorithm.act
     obs = torch.from_numpy(trainer.source.vec.obs_layout.zeros(6))
-    done = act(obs, None, torch.ones(6, dtype=torch.bool), None, greedy=True)
-    assert "player" not in done.columns and done.env_action.shape == (6,)
+    done = trainer.algorithm.act(Seen(obs, torch.ones(6, dtype=torch.bool), greedy=True))
+    assert "player" not in done.columns and done.carry is None and done.env_action.shape == (6,)
 
 
 def test_values_may_be_normalised_and_clipped(tmp_path):
@@ -288,11 +291,11 @@ def test_values_may_be_normalised_and_clipped(tmp_path):
 def test_rows_that_nobody_learns_from_are_left_out():
     made = make_trainer(dataclasses.replace(BASE, vector=VectorConfig(num_envs=64, num_workers=1)))
     made.start()
-    batch = made.source.next(made.algorithm.act)
+    batch = made.engine.collect(bool).batch
     counts = without_open_turns(batch.also(mask=batch["mask"] & (batch["player"] == 0)))["mask"].flatten()
     action, obs = batch["action"].flatten(0, 1)[counts].clone(), batch["obs"].flatten(0, 1)[counts].clone()
     prepared = made.algorithm.prepare(batch, 0.0)
-    made.source.vec.close()
+    made.close()
     rows = prepared.segments
     assert rows == len(action) and prepared.horizon == 1
     assert prepared["mask"].all()

@@ -11,7 +11,8 @@ import pytest
 import torch
 from gymnasium import spaces as gs
 
-from fugu.algorithm.config import PPOConfig, TokenPPOConfig
+from fugu.algorithm.config import SurrogateConfig
+from fugu.algorithm.config_episodes import TokenPPOConfig
 from fugu.errors import ConfigError
 from fugu.ops.ppo_loss import explained_variance
 from fugu.policy.config import PolicyConfig
@@ -43,18 +44,18 @@ def trainer_of(config: TrainConfig = BASE, folder=None, **token_ppo):
     try:
         yield trainer
     finally:
-        trainer.source.vec.close()
+        trainer.close()
 
 
 def prepared(trainer):
     trainer.start()
-    return trainer.algorithm.prepare(trainer.source.next(trainer.algorithm.act), 0.0)
+    return trainer.algorithm.prepare(trainer.engine.collect(bool).batch, 0.0)
 
 
 def moved(trainer, by=0.05):
     """Weights elsewhere, so that ratios are not 1 and values not 0."""
     with torch.no_grad():
-        for p in trainer.algorithm.parameters:
+        for p in trainer.engine.optimizer.parameters:
             p.add_(by * torch.sin(torch.arange(p.numel())).view(p.shape))
 
 
@@ -86,7 +87,7 @@ def test_the_loss_equals_a_slow_one_over_answers_of_unequal_lengths():
         assert len(set(lengths.tolist())) > 2 and batch["value"].abs().max() > 0
         loss, metrics = trainer.algorithm.loss(batch)
         expected, ratios = slow_loss(trainer.algorithm, batch)
-        gradients = [torch.autograd.grad(one, trainer.algorithm.parameters) for one in (loss, expected)]
+        gradients = [torch.autograd.grad(one, trainer.engine.optimizer.parameters) for one in (loss, expected)]
     assert max(ratios) > 1.02 and min(ratios) < 0.98
     assert loss.item() == pytest.approx(expected.item(), abs=1e-5)
     assert metrics["loss/total"].item() == pytest.approx(loss.item())
@@ -115,7 +116,7 @@ def test_parts_change_nothing():
             loss, metrics = trainer.algorithm.loss(batch)
             loss.backward()
             gradients.append(
-                torch.cat([p.grad.flatten() for p in trainer.algorithm.parameters] + [torch.stack([*metrics.values()])])
+                torch.cat([p.grad.flatten() for p in trainer.engine.optimizer.parameters] + [torch.stack([*metrics.values()])])
             )
     assert gradients[0].abs().max() > 1e-3 and torch.allclose(gradients[0], gradients[1], atol=1e-6)
 
@@ -123,13 +124,13 @@ def test_parts_change_nothing():
 def test_episodes_without_a_score_leave_the_gradient_as_it_is():
     with trainer_of() as trainer:
         trainer.start()
-        batch = trainer.source.next(trainer.algorithm.act)
+        batch = trainer.engine.collect(bool).batch
         reward, score = batch["reward"].clone(), batch["score"].clone()
         reward[:4], score[:4] = math.nan, math.nan
         whole = trainer.algorithm.prepare(batch.also(reward=reward, score=score), 0.0)
         losses = [trainer.algorithm.loss(one) for one in (whole, whole.part(4, 32))]
         assert trainer.algorithm.finish(whole)["loss/unscored"] == 4 / 32
-        ours, theirs = (torch.autograd.grad(loss, trainer.algorithm.parameters) for loss, _ in losses)
+        ours, theirs = (torch.autograd.grad(loss, trainer.engine.optimizer.parameters) for loss, _ in losses)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -138,14 +139,14 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_same_run(tmp_path):
     with trainer_of(folder=tmp_path / "a") as trainer:
         trainer.start()
         trainer.run(seen.append, Interrupt())
-        expected = copy.deepcopy({name: module.state_dict() for name, module in trainer.algorithm.modules.items()})
+        expected = copy.deepcopy({name: module.state_dict() for name, module in trainer.algorithm.named_children()})
     again = []
     with trainer_of(folder=tmp_path / "b") as trainer:
         trainer.load(sorted((tmp_path / "a").glob("step_*"))[0])
         assert 0 < trainer.updates < len(seen)
         trainer.run(again.append, Interrupt())
         for name, weights in expected.items():
-            ours = trainer.algorithm.modules[name].state_dict()
+            ours = trainer.algorithm.get_submodule(name).state_dict()
             assert all(torch.equal(weights[key], ours[key]) for key in weights)
     assert again == seen[-len(again) :] and checkpoint.find(tmp_path / "b", "latest")
 
@@ -159,7 +160,7 @@ def test_it_learns_to_reverse():
         epochs=4,
         vector=VectorConfig(num_envs=256, num_workers=1),
         policy=PolicyConfig(net="transformer", width=32, layers=2),
-        ppo=PPOConfig(clip=0.2),
+        ppo=SurrogateConfig(clip=0.2),
         optimizer=OptimizerConfig(learning_rate=3e-3, schedule="constant", max_grad_norm=1.0),
     )
     with trainer_of(config) as trainer:
@@ -170,9 +171,9 @@ def test_it_learns_to_reverse():
 
 def test_its_critic_learns_what_the_texts_were_worth():
     """With ratios that must not change, so that only the critic has something to learn."""
-    with trainer_of(dataclasses.replace(BASE, ppo=PPOConfig(clip=1e-4))) as trainer:
+    with trainer_of(dataclasses.replace(BASE, ppo=SurrogateConfig(clip=1e-4))) as trainer:
         batch, algorithm = prepared(trainer), trainer.algorithm
-        optimizer = torch.optim.Adam(algorithm.parameters, lr=1e-2)
+        optimizer = torch.optim.Adam(algorithm.parameters(), lr=1e-2)
         for _ in range(150):
             optimizer.zero_grad()
             algorithm.loss(batch)[0].backward()

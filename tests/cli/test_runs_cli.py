@@ -63,8 +63,8 @@ def test_a_run_with_steps_left_is_interrupted_and_one_at_its_target_is_done(
 
 
 def test_a_run_that_came_to_nan_is_diverged_until_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = {"steps": 3_000, "num_envs": 16, "horizon": 8, "minibatch": 128, "threads": 1, "board": "off", "every": 1}
-    run = fugu.train("cartpole", runs=tmp_path, **settings)
+    settings = {"steps": 3_000, "num_envs": 16, "horizon": 8, "minibatch": 128, "threads": 1, "board": "off"}
+    run = fugu.train("cartpole", runs=tmp_path, **settings, **{"checkpoint.every": 1})
     with pytest.raises(fugu.FuguError, match="training diverged"):
         run.resume(steps=1_000_000, learning_rate=1e30)
     (row,) = listed(capsys, tmp_path)

@@ -8,14 +8,17 @@ from dataclasses import fields
 
 import pytest
 
-from fugu.algorithm.config import PPOConfig, TokenPPOConfig
+from fugu.algorithm.config import PPOConfig
+from fugu.algorithm.settings import KNOWN
 from fugu.cli.main import main
 from fugu.cli.options import full_names, take_word
 from fugu.config import override
 from fugu.errors import ConfigError
 from fugu.presets import preset
 from fugu.run.run import Run
-from fugu.trainer.config import UNREAD, TrainConfig
+from fugu.trainer.config import TrainConfig, member, refuse_unread
+
+PPO = member("ppo")
 
 
 @pytest.mark.parametrize(
@@ -38,7 +41,7 @@ from fugu.trainer.config import UNREAD, TrainConfig
     ],
 )
 def test_flags_are_known_by_their_last_name_and_switches_by_yes_and_no(typed: str, whole: str) -> None:
-    assert full_names(typed.split(), TrainConfig) == whole.split()
+    assert full_names(typed.split(), PPO) == whole.split()
 
 
 @pytest.mark.parametrize(
@@ -46,20 +49,21 @@ def test_flags_are_known_by_their_last_name_and_switches_by_yes_and_no(typed: st
     [
         ("--learning-rte 1", "Did you mean --optimizer.learning-rate?"),
         ("--polcy.core lstm", "Did you mean --policy.core"),
-        ("--no-seed", "there is no option --no-seed. Did you mean --seed or "),
+        ("--no-seed", "there is no option --no-seed. Did you mean --seed?"),
+        ("--scale 1", "there is no option --scale. Did you mean --optimizer.schedule or "),
         ("--name x --zzzzzz", "there is no option --zzzzzz. --help lists them all"),
     ],
 )
 def test_a_flag_nobody_knows_gets_the_nearest_ones(typed: str, said: str) -> None:
     with pytest.raises(ConfigError) as error:
-        full_names(typed.split(), TrainConfig)
+        full_names(typed.split(), PPO)
     assert said in str(error.value)
 
 
 @pytest.mark.parametrize("typed", ["--share=", "--share=perhaps", "--no-share=2"])
 def test_a_switch_takes_yes_and_no_only(typed: str) -> None:
     with pytest.raises(ConfigError, match="must be true or false"):
-        full_names([typed], TrainConfig)
+        full_names([typed], PPO)
 
 
 @pytest.mark.parametrize(
@@ -111,11 +115,12 @@ def test_nor_is_one_of_a_section_that_the_algorithm_reads_in_part(typed: str, sa
     assert f"ppo.{said}" in capsys.readouterr().err
 
 
-def test_what_is_said_to_be_unread_is_all_that_token_ppo_does_not_name() -> None:
-    read = set(re.findall(r"\w+", (TokenPPOConfig.__doc__ or "").partition("it reads")[2])) & {
-        f.name for f in fields(PPOConfig)
-    }
-    assert read and set(UNREAD["token_ppo"]) == {f.name for f in fields(PPOConfig)} - read
+def test_what_token_ppo_has_of_ppo_is_the_loss_and_no_more() -> None:
+    has = {f.name for f in fields(TrainConfig(algorithm="token_ppo").part("ppo"))}
+    assert has == {"clip", "value_clip", "value_huber", "value_coef", "normalize_advantage", "target_kl"}
+    for name in {f.name for f in fields(PPOConfig)} - has:
+        with pytest.raises(ConfigError, match=f"ppo.{name} means nothing to algorithm=token_ppo"):
+            refuse_unread(TrainConfig(algorithm="token_ppo"), {f"ppo.{name}": 1})
 
 
 def test_what_is_no_value_at_all_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,7 +185,7 @@ def test_what_to_do_next_can_be_typed_where_a_path_has_a_space(tmp_path, capsys:
     ],
 )
 def test_the_environment_is_the_word_that_is_no_value(typed: str, word: str | None, rest: str) -> None:
-    assert take_word(typed.split(), TrainConfig) == (rest.split(), word)
+    assert take_word(typed.split(), PPO, *map(member, KNOWN)) == (rest.split(), word)
 
 
 def test_two_environments_are_one_too_many(capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,15 +201,15 @@ def test_an_environment_may_come_after_options(tmp_path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    ("typed", "whole"),
+    ("algorithm", "typed", "whole"),
     [
-        ("--minibatch none --seed 1", "--minibatch None --seed 1"),
-        ("--minibatch=NONE --target none", "--minibatch=None --target None"),
-        ("--core none --scale none --start none", "--policy.core none --grpo.scale none --policy.start none"),
+        ("ppo", "--minibatch none --seed 1", "--minibatch None --seed 1"),
+        ("ppo", "--minibatch=NONE --target none", "--minibatch=None --target None"),
+        ("grpo", "--core none --scale none --start none", "--policy.core none --grpo.scale none --policy.start none"),
     ],
 )
-def test_none_is_no_number_in_any_case(typed: str, whole: str) -> None:
-    assert full_names(typed.split(), TrainConfig) == whole.split()
+def test_none_is_no_number_in_any_case(algorithm: str, typed: str, whole: str) -> None:
+    assert full_names(typed.split(), member(algorithm)) == whole.split()
 
 
 @pytest.mark.parametrize("num_envs", [1, 3, 24, 30])

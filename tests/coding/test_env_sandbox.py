@@ -18,7 +18,7 @@ from fugu.errors import SandboxError
 from fugu.policy.config import PolicyConfig
 from fugu.presets import preset
 from fugu.trainer.build import make_trainer
-from fugu.trainer.config import CheckpointConfig, ImitationConfig
+from fugu.trainer.config import CheckpointConfig, ImitationConfig, with_algorithm
 from fugu.trainer.interrupt import Interrupt
 from fugu.vector.config import VectorConfig
 
@@ -119,7 +119,7 @@ SMALL = dataclasses.replace(
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["grpo", "token_ppo"])
 def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_been_interrupted(algorithm, tmp_path):
-    config, seen, again = dataclasses.replace(SMALL, algorithm=algorithm), [], []
+    config, seen, again = with_algorithm(SMALL, algorithm), [], []
     for folder, rows, resumed in (("a", seen, False), ("b", again, True)):
         trainer = make_trainer(config.from_checkpoint() if resumed else config, tmp_path / folder)
         try:
@@ -129,7 +129,7 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_been_interrupted(al
                 trainer.start()
             trainer.run(rows.append, Interrupt())
         finally:
-            trainer.source.vec.close()
+            trainer.close()
     assert 0 < len(again) < len(seen) and again == seen[-len(again) :]
     assert seen[0]["episode/return"] > 0 and seen[0]["env/pass_rate"] == seen[0]["episode/return"]
     assert seen[0]["env/executions"] == 1 and 0 < seen[0]["env/status/ok"] < 1
@@ -148,7 +148,7 @@ def test_a_run_that_had_come_to_its_end_goes_on_as_one_that_was_longer_from_the_
             trainer.load(saved[-1]) if saved else trainer.start()
             trainer.run(rows.append, Interrupt())
         finally:
-            trainer.source.vec.close()
+            trainer.close()
     assert parts == seen and len(seen) > 1
 
 

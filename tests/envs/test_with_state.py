@@ -93,10 +93,10 @@ def test_agents_of_different_kinds_train_together_though_one_dies_early(critic, 
     )
     trainer = make_trainer(config)
     trainer.start()
-    batch = trainer.source.next(trainer.algorithm.act)
+    batch = trainer.engine.collect(bool).batch
     assert batch["mask"][0::2].float().mean() > 2 * batch["mask"][1::2].float().mean() > 0
     metrics = [trainer.update(Interrupt()) for _ in range(3)]
-    trainer.source.vec.close()
+    trainer.close()
     assert all(np.isfinite(list(row.values())).all() for row in metrics)
     assert not batch["action_mask"][0::2, :, 2][batch["mask"][0::2]].any()
 

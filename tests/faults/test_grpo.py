@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fugu.algorithm.config import GRPOConfig
+from fugu.algorithm.config_episodes import GRPOConfig
 from fugu.policy.config import PolicyConfig
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
@@ -66,9 +66,9 @@ def train(config: TrainConfig, folder=None):
         trainer.start()
         seen = []
         trainer.run(seen.append, Interrupt())
-        return seen, trainer.algorithm.modules["policy"]
+        return seen, trainer.algorithm.policy
     finally:
-        trainer.source.vec.close()
+        trainer.close()
 
 
 @pytest.mark.slow
@@ -86,16 +86,19 @@ def test_what_can_be_scored_is_learned_from_where_a_third_cannot(fault):
 def test_a_run_in_which_nothing_can_be_scored_changes_nothing_and_says_so():
     seen, policy = train(dataclasses.replace(BASE, steps=64 * 4, env_kwargs={"fault": "nan", "always": True}))
     fresh = make_trainer(BASE)
-    fresh.source.vec.close()
-    assert all(map(torch.equal, policy.parameters(), fresh.algorithm.modules["policy"].parameters()))
+    fresh.close()
+    assert all(map(torch.equal, policy.parameters(), fresh.algorithm.policy.parameters()))
     assert len(seen) == 4 and all(row["loss/unscored"] == 1 and row["loss/grad_norm"] == 0 for row in seen)
     assert not any("episode/return" in row for row in seen)
 
 
 def test_dynamic_sampling_ends_where_no_group_ever_differs():
-    config = dataclasses.replace(BASE, steps=64 * 3, env_kwargs={"fault": "nan", "always": True})
-    seen, _ = train(dataclasses.replace(config, grpo=GRPOConfig(group_size=8, variant="dapo")))
-    assert len(seen) == 3 and all(row["loss/zero_spread"] == 1 for row in seen)
+    grpo = GRPOConfig(group_size=8, variant="dapo")
+    plays = 1 + grpo.setting("refill_rounds")  # of an update; steps count all of them
+    config = dataclasses.replace(BASE, steps=64 * plays * 3, grpo=grpo, env_kwargs={"fault": "nan", "always": True})
+    seen, _ = train(config)
+    assert len(seen) == 3 and seen[-1]["steps"] == 64 * plays * 3 and seen[-1]["learned"] == 64 * 3
+    assert all(row["loss/zero_spread"] == 1 for row in seen)
 
 
 def test_a_rollout_that_is_interrupted_is_saved_and_goes_on(tmp_path):
@@ -111,7 +114,7 @@ def test_a_rollout_that_is_interrupted_is_saved_and_goes_on(tmp_path):
 
         trainer.run(report, interrupt)
     finally:
-        trainer.source.vec.close()
+        trainer.close()
     resumed = make_trainer(BASE, tmp_path)
     try:
         resumed.load(checkpoint.find(tmp_path))
@@ -120,4 +123,4 @@ def test_a_rollout_that_is_interrupted_is_saved_and_goes_on(tmp_path):
         resumed.run(later.append, Interrupt())
         assert later[-1]["updates"] == 30
     finally:
-        resumed.source.vec.close()
+        resumed.close()

@@ -31,6 +31,8 @@ def accuracy(algorithm) -> float:
     """How often the policy of ``algorithm`` draws the right answer, over all prompts."""
     import torch
 
+    from fugu.rollout.acting import Seen
+
     obs = torch.arange(8).repeat(200)
-    drawn = algorithm.act(obs, None, torch.ones(1600, dtype=torch.bool), None).columns["action"][:, 0]
+    drawn = algorithm.act(Seen(obs, torch.ones(1600, dtype=torch.bool))).columns["action"][:, 0]
     return float((drawn == torch.tensor(RIGHT).repeat(200)).float().mean())

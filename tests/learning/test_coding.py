@@ -28,9 +28,7 @@ def held_out(trainer) -> float:
     """Pass rate on tasks that are never shown, as the policy answers."""
     settings = {**trainer.config.env_kwargs, "held_out": True}
     with fugu.vector.make("coding", 250, env_kwargs=settings) as vec:
-        return evaluate(
-            vec, trainer.algorithm.act, episodes=500, state_size=0, seed=7, greedy=False, device=torch.device("cpu")
-        ).mean
+        return evaluate(vec, trainer.algorithm.act, episodes=500, seed=7, greedy=False, device=torch.device("cpu")).mean
 
 
 def before_and_after(algorithm: str = "grpo", **changes) -> tuple[float, float]:
@@ -41,7 +39,7 @@ def before_and_after(algorithm: str = "grpo", **changes) -> tuple[float, float]:
         trainer.run(lambda _: None, Interrupt())
         return before, held_out(trainer)
     finally:
-        trainer.source.vec.close()
+        trainer.close()
 
 
 @pytest.mark.learning
@@ -73,6 +71,6 @@ def test_a_second_answer_after_feedback_is_learned_from_as_well():
         trainer.start()
         trainer.run(seen.append, Interrupt())
     finally:
-        trainer.source.vec.close()
+        trainer.close()
     assert all(1 < row["env/turns"] < 2 for row in seen)
     assert sum(row["env/pass_rate"] for row in seen[-4:]) > sum(row["env/pass_rate"] for row in seen[:4])

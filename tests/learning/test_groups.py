@@ -8,7 +8,7 @@ import pytest
 import torch
 from benchmarks.learning import in_process
 
-from fugu.algorithm.config import GRPOConfig
+from fugu.algorithm.config_episodes import GRPOConfig
 from fugu.policy.config import PolicyConfig
 from fugu.rollout.episodes import Episodes
 from fugu.trainer.build import make_trainer
@@ -43,12 +43,12 @@ def learned(seed: int, *, shuffled: bool = False, updates: int = 110, **settings
     trainer = make_trainer(config)
     try:
         if shuffled:
-            trainer.source = Shuffled(trainer.source.vec, 1, trainer.algorithm.groups)
+            trainer.source = trainer.engine.source = Shuffled(trainer.source.vec, 1, trainer.source.groups)
         trainer.start()
         trainer.run(lambda _: None, Interrupt())
         return accuracy(trainer.algorithm)
     finally:
-        trainer.source.vec.close()
+        trainer.close()
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])

@@ -54,7 +54,7 @@ def trained(seed: int, start: Path, *, updates: int = 150, by_chance: bool = Fal
         trainer.run(lambda _: None, Interrupt())
         return exact_match(trainer.algorithm.policy)
     finally:
-        trainer.source.vec.close()
+        trainer.close()
 
 
 def test_a_few_updates_make_it_better(tmp_path):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from fugu.algorithm.scale import ValueScale
 from torch import Tensor
 
+from fugu.algorithm.parts.scale import ValueScale
 from fugu.ops import mlp_ppo as mlp
 from fugu.ops.mlp import mlp_reference
 from fugu.ops.mlp_plan import MlpShape

@@ -6,12 +6,12 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from fugu.algorithm.fused import Fused, moments_of, parameters_of, shape_of
-from fugu.algorithm.scale import ValueScale
 from torch import Tensor
 
 import fugu
 from fugu.algorithm.config import PPOConfig
+from fugu.algorithm.parts.fused import Fused, moments_of, parameters_of, shape_of
+from fugu.algorithm.parts.scale import ValueScale
 from fugu.algorithm.ppo import PPO
 from fugu.errors import ConfigError, GpuError
 from fugu.gpu import emulation, libraries
@@ -23,8 +23,9 @@ from fugu.ops.mlp_rollout import RolloutSlabs
 from fugu.ops.sample import sample_categorical_reference
 from fugu.policy.actor_critic import ActorCritic, make_policy
 from fugu.policy.config import PolicyConfig
+from fugu.rollout.acting import Act, Actor, Seen, forms_of
 from fugu.rollout.device import DeviceRollout
-from fugu.rollout.onpolicy import Act
+from fugu.rollout.envs import blank
 from fugu.vector.device import DeviceVec
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -159,13 +160,15 @@ def test_it_fills_the_slabs_of_a_device_rollout() -> None:
     policy, _, vec, _ = start("cartpole", "cpu", 1)
     with emulation():
         fill = Fused(policy, None, passes=3).rollout(vec, torch.Generator().manual_seed(1))
-    rollout = DeviceRollout(vec, 6, PPO(policy, PPOConfig(), num_agents=WORLDS, seed=0).columns, whole=fill)
+    algorithm = PPO(policy, PPOConfig(), num_agents=WORLDS, seed=0)
+    columns = forms_of(algorithm.act(blank(vec, algorithm.device)).columns)
+    rollout = DeviceRollout(vec, 6, columns, whole=fill)
     rollout.restart(5)
     host = fugu.vector.make("cartpole", WORLDS, backend="native", num_workers=1, env_kwargs={"max_steps": 11})
     host.reset(seed=5)
     drawn = []
     for _ in range(2):
-        batch = rollout.next(no_actor)
+        batch = rollout.next(Actor(no_actor)).batch
         assert batch["action"].shape == (WORLDS, 6, 1) and batch["logprob"].shape == batch["value"].shape == (WORLDS, 6)
         for t in range(6):
             assert host.rows.obs.tobytes() == batch["obs"][:, t].contiguous().numpy().tobytes()
@@ -181,7 +184,7 @@ def test_it_fills_the_slabs_of_a_device_rollout() -> None:
     assert not torch.equal(*drawn)
 
 
-def no_actor(*_: object) -> Act:
+def no_actor(_: Seen) -> Act:
     raise AssertionError("the kernel acts by itself")
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fugu.algorithm.scale import ValueScale
+from fugu.algorithm.parts.scale import ValueScale
 from fugu.ops import sample
 from tests.ops.cases import forbidden, random
 

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from fugu.algorithm.scale import ValueScale
 from gymnasium import spaces as gs
 
+from fugu.algorithm.parts.scale import ValueScale
 from fugu.gpu import use
 from fugu.ops import sample
 from fugu.policy.distribution import Distribution

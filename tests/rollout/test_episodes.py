@@ -11,9 +11,10 @@ import torch
 
 import fugu
 from fugu.errors import ConfigError
+from fugu.rollout.acting import Act, Actor, Seen
 from fugu.rollout.batch import Batch
 from fugu.rollout.episodes import Episodes, Groups, _replaced
-from fugu.rollout.onpolicy import Act, Stopped
+from fugu.rollout.source import Stopped
 
 BACKENDS = {
     "native": ("cartpole", {}),
@@ -25,21 +26,24 @@ BACKENDS = {
 }
 
 
+STATE = {"state": ((1,), torch.float32)}
+
+
 class Member:
     """Acts by which member of its group an agent is, so that members go different ways: ``member`` lefts, then rights."""
 
     def __init__(self, size: int = 3):
         self.size = size
 
-    def __call__(self, obs, state, first, action_mask, *, greedy=False):
-        count = torch.zeros(len(obs)) if state is None else torch.where(first, 0.0, state[:, 0])
-        action = (count > torch.arange(len(obs)) % self.size).long()
-        return Act(action, None if state is None else (count + 1)[:, None], {"action": action[:, None], "count": count})
+    def __call__(self, seen: Seen) -> Act:
+        count = torch.where(seen.first, 0.0, seen.carry["state"][:, 0])
+        action = (count > torch.arange(len(count)) % self.size).long()
+        return Act(action, {"state": (count + 1)[:, None]}, {"action": action[:, None], "count": count})
 
 
 def episodes(env="cartpole", num_envs=12, horizon=100, groups=None, **settings):
     vec = fugu.vector.make(env, num_envs, **settings)
-    source = Episodes(vec, horizon, groups or Groups(3), state_size=1)
+    source = Episodes(vec, horizon, groups or Groups(3), carry=STATE)
     source.restart(4)
     return source
 
@@ -50,7 +54,7 @@ def test_members_of_a_group_begin_alike_and_groups_do_not(case):
     source = episodes(env, **settings)
     with source.vec:
         for _ in range(2):
-            batch = source.next(Member())
+            batch = source.next(Actor(Member())).batch
             starts = batch["obs"][:, 0].view(4, 3, -1)
             assert torch.equal(starts, starts[:, :1].expand(4, 3, 4).contiguous())
             assert len(torch.unique(starts[:, 0], dim=0)) == 4
@@ -62,8 +66,9 @@ def test_rows_and_scores_are_those_of_stepping_each_environment_alone():
     source = episodes("CartPole-v1", backend="serial")
     with source.vec:
         seeds = episodes("CartPole-v1", backend="serial")._starts()
-        batch = source.next(Member())
-        log = source.drain_log()
+        played = source.next(Actor(Member()))
+        batch = played.batch
+        log = played.episodes()
     env = gymnasium.make("CartPole-v1")
     lengths = []
     for i, seed in enumerate(seeds):
@@ -85,8 +90,8 @@ def test_backends_and_orders_of_arrival_fill_the_same_batch():
     def batch(**settings):
         source = episodes(**settings)
         with source.vec:
-            source.next(Member())
-            return {name: column.clone() for name, column in source.next(Member()).columns.items()}
+            source.next(Actor(Member()))
+            return {name: column.clone() for name, column in source.next(Actor(Member())).batch.columns.items()}
 
     whole = batch()
     mask = whole["mask"]
@@ -101,8 +106,8 @@ def test_an_episode_that_does_not_end_is_truncated_at_the_horizon():
     source = episodes(horizon=5)
     with source.vec:
         with pytest.warns(RuntimeWarning, match="try --horizon 20"):
-            batch = source.next(Member())
-        source.next(Member())  # says it once
+            batch = source.next(Actor(Member())).batch
+        source.next(Actor(Member()))  # says it once
     assert batch.horizon == 5 and batch["mask"].all()
     assert batch["truncated"][:, -1].all() and not batch["truncated"][:, :-1].any() and not batch["terminated"].any()
     assert batch["score"].eq(5).all()
@@ -111,16 +116,16 @@ def test_an_episode_that_does_not_end_is_truncated_at_the_horizon():
 def test_what_environments_log_is_not_made_up_where_no_episode_ended():
     source = episodes("knapsack_cmdp", horizon=3)
     with source.vec, pytest.warns(RuntimeWarning, match="none of 12 episodes ended"):
-        source.next(Member())
-        log = source.drain_log()
+        log = source.next(Actor(Member())).episodes()
     assert log.episodes == 12 and log.mean_length == 3 and not log.mean_values and not log.mean_costs
 
 
 def test_what_episodes_cost_is_logged():
     source = episodes("knapsack_cmdp", num_envs=6)
     with source.vec:
-        batch = source.next(Member())
-        log = source.drain_log()
+        played = source.next(Actor(Member()))
+        batch = played.batch
+        log = played.episodes()
     assert log.episodes == 6 and log.mean_costs["cost"] == pytest.approx(batch["action"].sum() / 6, abs=3)
 
 
@@ -128,7 +133,7 @@ def test_memory_starts_anew_with_every_episode():
     source = episodes()
     with source.vec:
         for _ in range(2):
-            batch = source.next(Member())
+            batch = source.next(Actor(Member())).batch
             t = torch.arange(batch.horizon).expand(12, -1).float()
             assert torch.equal(batch["count"][batch["mask"]], t[batch["mask"]])
             assert batch["state"].eq(0).all()
@@ -141,11 +146,11 @@ def test_agents_of_one_world_are_compared_with_their_likes_in_others():
         source.restart(0)
         assert source._group.tolist() == [0, 1, 0, 1, 2, 3, 2, 3]
 
-        def leftmost(obs, state, first, action_mask, *, greedy=False):
-            allowed = torch.ones(8, 7) if action_mask is None else action_mask.float()
+        def leftmost(seen: Seen) -> Act:
+            allowed = torch.ones(8, 7) if seen.action_mask is None else seen.action_mask.float()
             return Act(allowed.argmax(1), None, {"action": allowed.argmax(1)[:, None]})
 
-        batch = source.next(leftmost)
+        batch = source.next(Actor(leftmost)).batch
     assert torch.equal(batch["score"][0::2], -batch["score"][1::2])  # rewards that come while an agent waits count for it
     assert batch["score"].abs().eq(1).all()
     chosen = batch["action_mask"].gather(2, batch["action"]).squeeze(-1)
@@ -184,8 +189,8 @@ class CrashingReset(Unscored):
         return np.zeros(1, np.float32), 1.0, True, False, {}
 
 
-def coin(obs, state, first, action_mask, *, greedy=False):
-    action = torch.zeros(len(obs), dtype=torch.int64)
+def coin(seen: Seen) -> Act:
+    action = torch.zeros(len(seen.obs), dtype=torch.int64)
     return Act(action, None, {"action": action[:, None]})
 
 
@@ -199,11 +204,12 @@ def test_what_could_not_be_scored_has_no_score_instead_of_zero(env):
         seeds = np.array(source._starts())
         bad = (seeds % 3 == 0) & (seeds % 2 == 1) if env is CrashingReset else seeds % 3 == 0
         source.restart(1)
-        batch = source.next(coin)
+        played = source.next(Actor(coin))
+        batch = played.batch
         assert 0 < bad.sum() < 20
         assert np.isnan(batch["score"].numpy()).tolist() == bad.tolist()
         assert batch["score"][~torch.from_numpy(bad)].eq(1).all()
-        log = source.drain_log()
+        log = played.episodes()
         assert log.episodes == 20 - bad.sum() and log.mean_return == 1
 
 
@@ -218,8 +224,9 @@ def test_groups_that_are_not_worth_it_are_replaced_whole_and_only_so_often():
 
     source = episodes(groups=Groups(3, 3, worth))
     with source.vec:
-        batch = source.next(Member())
-        log = source.drain_log()
+        played = source.next(Actor(Member()))
+        batch = played.batch
+        log = played.episodes()
     assert len(calls) == 3  # four good groups were found by then
     seen = batch["obs"][:, 0, 0].view(4, 3)
     expected = torch.stack([calls[1][1], calls[0][1], calls[1][3], calls[2][0]])
@@ -267,7 +274,7 @@ def test_refilling_gives_up_after_its_rounds():
 
     source = episodes(groups=Groups(3, 2, never))
     with source.vec:
-        batch = source.next(Member())
+        batch = source.next(Actor(Member())).batch
     assert len(calls) == 3 and batch["round"].eq(0).all()
 
 
@@ -280,19 +287,19 @@ def test_a_rollout_can_be_stopped_and_the_next_one_is_whole():
     source = episodes(batch_size=3)
     with source.vec:
         with pytest.raises(Stopped):
-            source.next(Member(), lambda: True)
-        batch = source.next(Member())
+            source.next(Actor(Member()), lambda: True)
+        batch = source.next(Actor(Member())).batch
     assert batch["mask"][:, 0].all() and batch["terminated"].any(1).all()
 
 
 def test_a_snapshot_goes_on_with_the_same_starts():
     source = episodes()
     with source.vec:
-        source.next(Member())
+        source.next(Actor(Member()))
         saved = source.snapshot()
-        expected = source.next(Member())["obs"].clone()
+        expected = source.next(Actor(Member())).batch["obs"].clone()
         source.restart(99)
-        source.next(Member())
-        assert source.took(saved)
+        source.next(Actor(Member()))
+        assert source.fits(saved)
         source.restore(saved)
-        assert torch.equal(source.next(Member())["obs"], expected)
+        assert torch.equal(source.next(Actor(Member())).batch["obs"], expected)

@@ -12,13 +12,16 @@ import torch
 import fugu
 from fugu.gpu import emulation
 from fugu.ops.gather import time_major
+from fugu.rollout.acting import Act, Actor, Seen
 from fugu.rollout.feed import Feed
-from fugu.rollout.onpolicy import Act, OnPolicy, Stopped
+from fugu.rollout.onpolicy import OnPolicy
+from fugu.rollout.source import Stopped
 from fugu.vector.seeds import env_seeds
 
 HORIZON = 5
 COLUMNS = {"action": ((1,), torch.int64), "value": ((), torch.float32), "logprob": ((), torch.float32)}
 COLUMNS["cost_value"] = (2,), torch.float32
+STATE = {"state": ((1,), torch.float32)}
 DEVICES = ["cpu", "emulated", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
@@ -35,16 +38,16 @@ class Remembering:
     def __init__(self, choices: int) -> None:
         self.choices = choices
 
-    def __call__(self, obs, state, first, action_mask, *, greedy=False, into=None, generator=None):
-        total = obs.float().flatten(1).sum(1)
-        state = torch.where(first[:, None], 0.0, state) * 0.5 + total[:, None]
-        score = torch.sin(state * torch.arange(1, self.choices + 1, device=obs.device))
-        if action_mask is not None:
-            score = score.masked_fill(~action_mask, -2.0)
+    def __call__(self, seen: Seen) -> Act:
+        total = seen.obs.float().flatten(1).sum(1)
+        state = torch.where(seen.first[:, None], 0.0, seen.carry["state"]) * 0.5 + total[:, None]
+        score = torch.sin(state * torch.arange(1, self.choices + 1, device=seen.obs.device))
+        if seen.action_mask is not None:
+            score = score.masked_fill(~seen.action_mask, -2.0)
         choice = score.argmax(1)
         costs = torch.cat([state, -state], 1)
         columns = {"action": choice[:, None], "value": state[:, 0] * 0.1, "logprob": -total, "cost_value": costs}
-        return Act(choice, state, columns)
+        return Act(choice, {"state": state}, columns)
 
 
 def batches(kind: str, env: str, count: int, batch_size: int | None = None, device: str = "cpu"):
@@ -54,13 +57,13 @@ def batches(kind: str, env: str, count: int, batch_size: int | None = None, devi
     out = []
     with fugu.vector.make(env, 12, batch_size=batch_size, **settings) as vec:
         if kind == "feed":
-            source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device(device))
+            source = Feed(vec, HORIZON, COLUMNS, carry=STATE, device=torch.device(device))
         else:
-            source = OnPolicy(vec, HORIZON, state_size=1)
+            source = OnPolicy(vec, HORIZON, carry=STATE)
         source.restart(seed=3)
-        act = Remembering(vec.num_choices)
+        actor = Actor(Remembering(vec.num_choices))
         for _ in range(count):
-            batch = source.next(act)
+            batch = source.next(actor).batch
             out.append({name: column.cpu().clone() for name, column in batch.columns.items()})
     return out
 
@@ -78,27 +81,27 @@ def test_batches_are_those_of_a_plain_rollout(env, batch_size, device):
 
 def test_rows_of_the_same_time_lie_together():
     with fugu.vector.make("cartpole", 12) as vec:
-        source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device("cpu"))
+        source = Feed(vec, HORIZON, COLUMNS, carry=STATE, device=torch.device("cpu"))
         source.restart(seed=3)
-        batch = source.next(Remembering(2))
+        batch = source.next(Actor(Remembering(2))).batch
         assert all(time_major(batch[name]) for name in ("obs", "reward", "mask", "value", "action"))
 
 
 class Drawing(Remembering):
     """By chance as well, and keeps what it drew."""
 
-    def __call__(self, obs, state, first, action_mask, *, greedy=False, into=None, generator=None):
-        done = super().__call__(obs, state, first, action_mask)
-        drawn = torch.rand(len(first), generator=generator, device=obs.device)
+    def __call__(self, seen: Seen) -> Act:
+        done = super().__call__(seen)
+        drawn = torch.rand(len(seen.first), generator=seen.generator, device=seen.obs.device)
         choice = (drawn * self.choices).long()
-        return Act(choice, done.state, {**done.columns, "action": choice[:, None], "logprob": drawn})
+        return Act(choice, done.carry, {**done.columns, "action": choice[:, None], "logprob": drawn})
 
 
 def test_every_batch_draws_from_random_numbers_of_its_own(device):
     with fugu.vector.make("cartpole", 12, batch_size=4) as vec:
-        source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device(device))
+        source = Feed(vec, HORIZON, COLUMNS, carry=STATE, device=torch.device(device))
         source.restart(seed=3)
-        found = [source.next(Drawing(2))["logprob"].cpu().clone() for _ in range(3)]
+        found = [source.next(Actor(Drawing(2))).batch["logprob"].cpu().clone() for _ in range(3)]
     for group, seed in zip(vec.groups, env_seeds(3, 3).tolist(), strict=True):
         generator = torch.Generator(device).manual_seed(seed)
         for batch in found:
@@ -110,20 +113,20 @@ def test_every_batch_draws_from_random_numbers_of_its_own(device):
 def test_a_snapshot_goes_on_exactly(device, make):
     def run(cut: bool):
         def started(seed):
-            source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device(device))
+            source = Feed(vec, HORIZON, COLUMNS, carry=STATE, device=torch.device(device))
             source.restart(seed=seed)
             return source
 
         with fugu.vector.make("cartpole", 12, env_kwargs={"max_steps": 9}, batch_size=6) as vec:
             source = started(3)
-            source.next(make(2))
+            source.next(Actor(make(2)))
             if not cut:
-                return {name: c.cpu().clone() for name, c in source.next(make(2)).columns.items()}
+                return {name: c.cpu().clone() for name, c in source.next(Actor(make(2))).batch.columns.items()}
             saved = {name: tensor.clone() for name, tensor in source.snapshot().items()}
         with fugu.vector.make("cartpole", 12, env_kwargs={"max_steps": 9}, batch_size=6) as vec:
             source = started(4)
             source.restore(saved)
-            return {name: c.cpu().clone() for name, c in source.next(make(2)).columns.items()}
+            return {name: c.cpu().clone() for name, c in source.next(Actor(make(2))).batch.columns.items()}
 
     whole, parts = run(False), run(True)
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
@@ -132,14 +135,14 @@ def test_a_snapshot_goes_on_exactly(device, make):
 def test_a_restart_forgets_a_rollout_that_was_given_up(device):
     def after(stops: list[bool]):
         with fugu.vector.make("cartpole", 12, env_kwargs={"max_steps": 9}, batch_size=4) as vec:
-            source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device(device))
+            source = Feed(vec, HORIZON, COLUMNS, carry=STATE, device=torch.device(device))
             source.restart(seed=3)
             asked = iter(stops)
             if stops:
                 with pytest.raises(Stopped):
-                    source.next(Drawing(2), lambda: next(asked))
+                    source.next(Actor(Drawing(2)), lambda: next(asked))
             source.restart(seed=5)
-            return {name: c.cpu().clone() for name, c in source.next(Drawing(2)).columns.items()}
+            return {name: c.cpu().clone() for name, c in source.next(Actor(Drawing(2))).batch.columns.items()}
 
     fresh, given_up = after([]), after([False] * 7 + [True])
     assert all(torch.equal(fresh[name], given_up[name]) for name in fresh)
@@ -156,9 +159,9 @@ def test_a_batch_that_is_late_changes_nothing():
     def run(order):
         made = [lambda: Late(gymnasium.make("CartPole-v1"))] * 2 + ["CartPole-v1"] * 6
         with fugu.vector.make(made, batch_size=2, num_workers=4, infos="none", order=order) as vec:
-            source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device("cpu"))
+            source = Feed(vec, HORIZON, COLUMNS, carry=STATE, device=torch.device("cpu"))
             source.restart(seed=3)
-            return [{name: c.clone() for name, c in source.next(Drawing(2)).columns.items()} for _ in range(3)]
+            return [{name: c.clone() for name, c in source.next(Actor(Drawing(2))).batch.columns.items()} for _ in range(3)]
 
     for one, other in zip(run("pipelined"), run("first_finished"), strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
@@ -169,10 +172,10 @@ def test_a_batch_crosses_in_one_copy(monkeypatch):
     real = torch.from_numpy
     monkeypatch.setattr("fugu.rollout.transfer.torch.from_numpy", lambda array: crossed.append(array) or real(array))
     with fugu.vector.make("connect4", 12, batch_size=6) as vec:
-        source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device("cpu"))
+        source = Feed(vec, HORIZON, COLUMNS, carry=STATE, device=torch.device("cpu"))
         source.restart(seed=3)
         crossed.clear()
-        source.next(Remembering(vec.num_choices))
+        source.next(Actor(Remembering(vec.num_choices)))
     assert len(crossed) == 2 * HORIZON
     assert all(array.dtype == "uint8" and array.ndim == 1 for array in crossed)
 
@@ -184,7 +187,7 @@ def test_all_batches_step_at_once_unless_they_share_whoever_steps_them(monkeypat
     """Workers of one batch alone would stand idle half of the time; others are to step some while the GPU chooses for the rest."""
     workers = {} if backend == "serial" else {"num_workers": 4}
     with fugu.vector.make(env, 4, batch_size=1, backend=backend, infos="none", **workers) as vec:
-        source = Feed(vec, HORIZON, COLUMNS, state_size=1, device=torch.device("cpu"))
+        source = Feed(vec, HORIZON, COLUMNS, carry=STATE, device=torch.device("cpu"))
         source.restart(seed=3)
         stepping, most, send, recv = 0, 0, vec.send, vec.recv
 
@@ -201,5 +204,5 @@ def test_all_batches_step_at_once_unless_they_share_whoever_steps_them(monkeypat
 
         monkeypatch.setattr(vec, "send", counted_send)
         monkeypatch.setattr(vec, "recv", counted_recv)
-        source.next(Remembering(vec.num_choices))
+        source.next(Actor(Remembering(vec.num_choices)))
     assert most == at_once

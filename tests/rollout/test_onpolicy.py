@@ -8,33 +8,34 @@ import torch
 
 import fugu
 from fugu.errors import CallOrderError
-from fugu.rollout.onpolicy import Act, OnPolicy, Stopped
+from fugu.rollout.acting import Act, Actor, Seen
+from fugu.rollout.onpolicy import OnPolicy
+from fugu.rollout.source import Stopped
 
 HORIZON = 7
+STATE = {"state": ((1,), torch.float32)}
 
 
 class Counting:
     """An actor without a network: the action is a function of the observation, the value its sum, the state a running sum."""
 
-    def __init__(self, size: int = 1):
-        self.size = size
-
-    def __call__(self, obs, state, first, action_mask, *, greedy=False):
-        total = obs.float().sum(-1)
+    def __call__(self, seen: Seen) -> Act:
+        total = seen.obs.float().sum(-1)
         action = (total * 1e3).long().abs() % 2
-        if state is not None:
-            state = torch.where(first[:, None], 0.0, state) + total[:, None]
-        return Act(action, state, {"action": action[:, None], "value": total, "logprob": -total})
+        carry = seen.carry
+        if carry is not None:
+            carry = {"state": torch.where(seen.first[:, None], 0.0, carry["state"]) + total[:, None]}
+        return Act(action, carry, {"action": action[:, None], "value": total, "logprob": -total})
 
 
-def play(batches: int, *, num_envs: int = 6, passes: int = 1, state_size: int = 0, **settings):
+def play(batches: int, *, num_envs: int = 6, passes: int = 1, carry=None, **settings):
     """Copies of ``batches`` batches of cartpole."""
     out = []
     with fugu.vector.make("cartpole", num_envs, env_kwargs={"max_steps": 9}, **settings) as vec:
-        source = OnPolicy(vec, HORIZON, passes=passes, state_size=state_size)
+        source = OnPolicy(vec, HORIZON, passes=passes, carry=carry)
         source.restart(seed=3)
         for _ in range(batches):
-            batch = source.next(Counting())
+            batch = source.next(Actor(Counting())).batch
             out.append({name: column.clone() for name, column in batch.columns.items()})
     return out
 
@@ -49,7 +50,7 @@ def by_stepping(steps: int, num_envs: int = 6):
             rows = vec.rows
             for name in columns:
                 columns[name].append(np.array(getattr(rows, name)))
-            vec.step(actor(torch.from_numpy(rows.obs), None, None, None).env_action.numpy())
+            vec.step(actor(Seen(torch.from_numpy(rows.obs), torch.from_numpy(rows.first))).env_action.numpy())
     return {name: np.stack(column, 1) for name, column in columns.items()}
 
 
@@ -71,8 +72,24 @@ def test_batches_hold_the_rows_of_stepping(passes, batch_size, order):
     assert any(batch["truncated"].any() and not batch["mask"].all() for batch in batches)
 
 
+@pytest.mark.parametrize("passes", [1, 3])
+def test_it_is_said_which_agents_acted_and_which_came_to_an_end(passes):
+    """An agent counts once, in whatever pass it did; rows are those that some action counted on."""
+    with fugu.vector.make("cartpole", 6, env_kwargs={"max_steps": 9}) as vec:
+        source = OnPolicy(vec, 3, passes=passes)
+        source.restart(seed=3)
+        for _ in range(4):
+            played = source.next(Actor(Counting()))
+            batch = played.batch
+            ended = (batch["terminated"] | batch["truncated"]).view(passes, 6, 3)
+            assert played.rows == batch["mask"].sum() and played.acted.all()
+            assert played.ended.tolist() == [bool(ended[:, agent].any()) for agent in range(6)]
+            assert played.episodes().episodes == ended.sum()
+    assert ended.any() or passes == 1
+
+
 def test_segments_keep_the_state_they_began_with_and_it_restarts_with_the_episode():
-    first, second = play(2, state_size=1)
+    first, second = play(2, carry=STATE)
     running = torch.zeros(6)
     for batch in (first, second):
         np.testing.assert_allclose(batch["state"][:, 0].numpy(), running.numpy(), atol=1e-6)
@@ -95,13 +112,13 @@ def test_action_masks_are_kept_only_where_something_is_forbidden():
         source.restart(seed=0)
         seen = []
 
-        def leftmost(obs, state, first, action_mask, *, greedy=False):
-            seen.append(None if action_mask is None else action_mask.clone())
-            allowed = torch.ones(4, 7) if action_mask is None else action_mask.float()
+        def leftmost(waiting: Seen) -> Act:
+            seen.append(None if waiting.action_mask is None else waiting.action_mask.clone())
+            allowed = torch.ones(4, 7) if waiting.action_mask is None else waiting.action_mask.float()
             action = allowed.argmax(1)
             return Act(action, None, {"action": action[:, None]})
 
-        batch = source.next(leftmost)
+        batch = source.next(Actor(leftmost)).batch
     masks = batch["action_mask"]
     assert not masks.all()
     for t in range(40):
@@ -112,16 +129,16 @@ def test_action_masks_are_kept_only_where_something_is_forbidden():
 
 def test_a_snapshot_goes_on_exactly_where_it_was_taken():
     with fugu.vector.make("cartpole", 6, batch_size=3) as vec:
-        source = OnPolicy(vec, HORIZON, state_size=1)
+        source = OnPolicy(vec, HORIZON, carry=STATE)
         source.restart(seed=5)
-        source.next(Counting())
+        source.next(Actor(Counting()))
         saved = source.snapshot()
-        expected = [{n: c.clone() for n, c in source.next(Counting()).columns.items()} for _ in range(3)]
+        expected = [{n: c.clone() for n, c in source.next(Actor(Counting())).batch.columns.items()} for _ in range(3)]
     with fugu.vector.make("cartpole", 6, batch_size=3) as vec:
-        source = OnPolicy(vec, HORIZON, state_size=1)
+        source = OnPolicy(vec, HORIZON, carry=STATE)
         source.restore(saved)
         for batch in expected:
-            for name, column in source.next(Counting()).columns.items():
+            for name, column in source.next(Actor(Counting())).batch.columns.items():
                 assert torch.equal(column, batch[name]), name
 
 
@@ -131,7 +148,7 @@ def test_a_rollout_can_be_stopped():
         source.restart(seed=0)
         asked = iter([False, False, True])
         with pytest.raises(Stopped):
-            source.next(Counting(), stop=lambda: next(asked))
+            source.next(Actor(Counting()), stop=lambda: next(asked))
 
 
 def test_parking_refuses_what_makes_no_sense():
@@ -157,7 +174,8 @@ def test_parking_refuses_what_makes_no_sense():
 def test_costs_stand_in_the_row_of_the_action_that_caused_them(passes, batch_size):
     """In knapsack_cmdp taking an offer (1) costs 1, whatever it is; the row after an ending costs nothing, whatever was chosen."""
 
-    def act(obs, state, first, action_mask, *, greedy=False):
+    def act(seen: Seen) -> Act:
+        obs = seen.obs
         action = torch.randint(0, 2, (len(obs),), generator=generator)
         return Act(action, None, {"action": action[:, None], "cost_value": torch.stack([obs[:, 0], 2 * obs[:, 1]], 1)})
 
@@ -166,7 +184,7 @@ def test_costs_stand_in_the_row_of_the_action_that_caused_them(passes, batch_siz
         source = OnPolicy(vec, 25, passes=passes)
         source.restart(seed=0)
         for _ in range(3):
-            batch = source.next(act)
+            batch = source.next(Actor(act)).batch
             expected = torch.where(batch["mask"], batch["action"][..., 0], 0).float()
             assert torch.equal(batch["cost"][..., 0], expected) and batch["cost"].shape == (4 * passes, 25, 1)
             assert not batch["mask"].all()

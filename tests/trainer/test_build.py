@@ -7,8 +7,10 @@ import dataclasses
 import pytest
 import torch
 
+from fugu.algorithm.parts.fused import FusedSurrogate
 from fugu.presets import preset
 from fugu.trainer.build import make_trainer
+from fugu.trainer.fuse import fuse
 from fugu.trainer.interrupt import Interrupt
 from tests.trainer.test_loop import BASE
 from tests.trainer.test_saving import trainer_of
@@ -48,13 +50,14 @@ def test_a_gpu_without_tf32_is_not_given_kernels_that_need_it(monkeypatch):
     of_card = use.has_tensor_cores
     with emulation():  # the network stays on the CPU: only the card's age is asked for
         trainer = make_trainer(preset("cartpole"))
+        algorithm, plain = trainer.algorithm, trainer.algorithm.surrogate.plain
         monkeypatch.setattr(use, "has_tensor_cores", lambda _: of_card(card))
         for capability in (old, new):
             monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, capability=capability: capability)
-            trainer.algorithm.fused = None
-            trainer.algorithm.fuse(config)
-            assert (trainer.algorithm.fused is None) == (capability == old)
-    trainer.source.vec.close()
+            algorithm.device, algorithm.surrogate = card, plain
+            fuse(algorithm, config, trainer.source.vec)
+            assert isinstance(algorithm.surrogate, FusedSurrogate) == (capability == new)
+    trainer.close()
     check_precision("tf32", card)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: old)
     with pytest.raises(ConfigError, match="precision=tf32 needs a GPU of compute capability 8.0"):

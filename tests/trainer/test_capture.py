@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from fugu.algorithm.config import PPOConfig, SafeConfig
+from fugu.algorithm.parts.fused import FusedSurrogate
 from fugu.errors import GpuError
 from fugu.policy.config import PolicyConfig
 from fugu.rollout.device import DeviceRollout
 from fugu.rollout.onpolicy import OnPolicy
 from fugu.trainer import build, checkpoint
 from fugu.trainer.build import make_trainer
-from fugu.trainer.config import CheckpointConfig, OptimizerConfig, TrainConfig
+from fugu.trainer.config import CheckpointConfig, OptimizerConfig, TrainConfig, with_algorithm
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.interrupt import Interrupt
 from fugu.vector.config import VectorConfig
@@ -40,6 +41,7 @@ def config(device: str, **changes) -> TrainConfig:
         optimizer=OptimizerConfig(learning_rate=1e-2),
         checkpoint=CheckpointConfig(every=1000),
     )
+    base = with_algorithm(base, changes.pop("algorithm", "ppo"))
     return dataclasses.replace(base, **changes)
 
 
@@ -52,14 +54,14 @@ def trained(settings: TrainConfig, updates: int, folder=None, cut: int | None = 
         seen.append(one_update(trainer))
     if cut is not None:
         trainer.save()
-        trainer.source.vec.close()
+        trainer.close()
         trainer = make_trainer(settings, folder)
         trainer.load(checkpoint.find(folder, "latest"))
         while trainer.updates < updates:
             seen.append(one_update(trainer))
-    weights = torch.cat([p.detach().cpu().flatten() for p in trainer.optimizer.parameters])
+    weights = torch.cat([p.detach().cpu().flatten() for p in trainer.engine.optimizer.parameters])
     steps = trainer.steps
-    trainer.source.vec.close()
+    trainer.close()
     return weights, steps, seen
 
 
@@ -100,8 +102,8 @@ def test_going_on_under_a_limit_is_exact(device, tmp_path):
 def test_the_environments_are_on_the_device(device):
     trainer = make_trainer(config(device))
     assert isinstance(trainer.source, DeviceRollout)
-    assert trainer.source.slab.obs.device.type == device
-    trainer.source.vec.close()
+    assert trainer.source.slab["obs"].device.type == device
+    trainer.close()
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -126,12 +128,12 @@ def test_a_loss_that_is_not_finite_stops_training_and_leaves_the_weights(device)
     trainer = make_trainer(config(device))
     trainer.start()
     one_update(trainer)
-    before = [p.detach().clone() for p in trainer.optimizer.parameters]
+    before = [p.detach().clone() for p in trainer.engine.optimizer.parameters]
     trainer.algorithm.prepare = poisoned(trainer.algorithm.prepare)
     with pytest.raises(Diverged):
         one_update(trainer)
-    assert all(torch.equal(a, b) for a, b in zip(before, trainer.optimizer.parameters, strict=True))
-    trainer.source.vec.close()
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.engine.optimizer.parameters, strict=True))
+    trainer.close()
 
 
 def poisoned(prepare):
@@ -150,7 +152,7 @@ def test_training_ends_at_a_look_whatever_the_time_it_took(device):
     trainer.unattended.every = 5
     trainer.run(lambda metrics: None, Interrupt())
     assert trainer.updates == 5  # the steps were done after four
-    trainer.source.vec.close()
+    trainer.close()
 
 
 MASKED = """
@@ -202,7 +204,7 @@ def test_an_environment_in_torch_is_compiled_and_recorded_and_goes_on_exactly(pr
     assert trainer.unattended._collect.recorded
     assert trainer.source.vec.worlds._next != trainer.source.vec.worlds._outcome
     assert not [w for w in recwarn if "could not be" in str(w.message)]
-    trainer.source.vec.close()
+    trainer.close()
 
 
 @pytest.mark.gpu
@@ -212,12 +214,12 @@ def test_a_policy_that_asks_the_host_runs_without_a_recording(recwarn):
     policy = trainer.algorithm.policy
     encode = policy.net.whole
     policy.net.whole = lambda obs: encode(obs + 0.0 * float(obs.sum()))  # looks at a number
-    trainer.algorithm.fused = None
+    trainer.algorithm.surrogate = trainer.algorithm.surrogate.plain
     trainer.source.whole = None
     for _ in range(4):
         one_update(trainer)
     assert any("could not be recorded as a CUDA graph" in str(w.message) for w in recwarn)
-    trainer.source.vec.close()
+    trainer.close()
 
 
 def test_fused_kernels_do_what_torch_does():
@@ -231,20 +233,20 @@ def test_fused_kernels_do_what_torch_does():
     settings = config(device, ppo=scaled, policy=CORES["normalised"], precision="float32")
     with emulation():
         fused, plain = make_trainer(settings), make_trainer(settings)
-        assert fused.algorithm.fused is not None and fused.source.whole is not None
-        plain.algorithm.fused = plain.source.whole = None
+        assert isinstance(fused.algorithm.surrogate, FusedSurrogate) and fused.source.whole is not None
+        plain.algorithm.surrogate, plain.source.whole = plain.algorithm.surrogate.plain, None
         weights = []
         for trainer in (fused, plain):
             trainer.start()
             one_update(trainer)
-            weights.append(torch.cat([p.detach().cpu().flatten() for p in trainer.optimizer.parameters]))
+            weights.append(torch.cat([p.detach().cpu().flatten() for p in trainer.engine.optimizer.parameters]))
         assert torch.equal(fused.source.slab.acted["action"], plain.source.slab.acted["action"])
         for name in ("logprob", "value"):
             torch.testing.assert_close(fused.source.slab.acted[name], plain.source.slab.acted[name], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(*weights, atol=2e-4, rtol=0)
         assert (weights[0] - weights[1]).abs().median() < 1e-6
         for trainer in (fused, plain):
-            trainer.source.vec.close()
+            trainer.close()
 
 
 def test_a_run_whose_environments_leave_the_device_starts_new_episodes(tmp_path):
@@ -253,12 +255,12 @@ def test_a_run_whose_environments_leave_the_device_starts_new_episodes(tmp_path)
     trainer.start()
     one_update(trainer)
     trainer.save()
-    trainer.source.vec.close()
+    trainer.close()
     elsewhere = make_trainer(dataclasses.replace(settings, vector=VectorConfig(num_envs=64)), tmp_path)
     elsewhere.load(checkpoint.find(tmp_path, "latest"))
     assert elsewhere.steps == trainer.steps
     elsewhere.update(Interrupt())
-    elsewhere.source.vec.close()
+    elsewhere.close()
 
 
 def test_environments_that_cannot_be_on_the_device_stay_on_the_cpu_and_say_why(monkeypatch):
@@ -271,6 +273,6 @@ def test_environments_that_cannot_be_on_the_device_stay_on_the_cpu_and_say_why(m
     with pytest.warns(RuntimeWarning, match="stay on the CPU.*libnvrtc was not found"):
         trainer = make_trainer(settings)
     assert isinstance(trainer.source, OnPolicy)
-    trainer.source.vec.close()
+    trainer.close()
     with pytest.raises(GpuError):  # asked for by name
         make_trainer(config("cpu"))

@@ -12,7 +12,7 @@ import torch
 
 from fugu import vector
 from fugu.errors import FuguError
-from fugu.rollout.onpolicy import Act
+from fugu.rollout.acting import Act, Seen
 from fugu.trainer.evaluate import Evaluation, evaluate
 
 
@@ -40,13 +40,11 @@ class Long(gymnasium.Env):
 def play(lengths: list[int], episodes: int, max_steps: int = 100) -> Evaluation:
     """One environment per length."""
 
-    def act(obs, state, first, action_mask, *, greedy=False):
-        return Act(torch.zeros(len(obs), dtype=torch.int64), None)
+    def act(seen: Seen) -> Act:
+        return Act(torch.zeros(len(seen.obs), dtype=torch.int64))
 
     with vector.make([functools.partial(Long, length) for length in lengths], backend="serial") as vec:
-        return evaluate(
-            vec, act, episodes=episodes, state_size=0, seed=0, greedy=False, device=torch.device("cpu"), max_steps=max_steps
-        )
+        return evaluate(vec, act, episodes=episodes, seed=0, greedy=False, device=torch.device("cpu"), max_steps=max_steps)
 
 
 def test_shares_are_settled_beforehand_so_that_short_episodes_are_not_favoured(recwarn):

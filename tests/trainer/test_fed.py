@@ -13,8 +13,10 @@ import torch
 
 from fugu.gpu import emulation
 from fugu.policy.config import PolicyConfig
+from fugu.rollout.acting import forms_of
+from fugu.rollout.envs import Envs
 from fugu.rollout.feed import Feed
-from fugu.trainer import build, checkpoint
+from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import CheckpointConfig, OptimizerConfig, TrainConfig
 from fugu.trainer.interrupt import Interrupt
@@ -50,18 +52,19 @@ def fed(monkeypatch, device: str, env: str = "native", core: str = "none", folde
     )
     if device == "cpu":
 
-        def source(config, vec, algorithm, device, clock):
-            size = algorithm.state_size
-            return Feed(vec, config.horizon, algorithm.columns, state_size=size, device=device, clock=clock)
+        def source(envs: Envs, algorithm) -> Feed:
+            done = envs.tried(algorithm)
+            columns, carry = forms_of(done.columns), forms_of(done.carry)
+            return Feed(envs.vec, envs.horizon, columns, carry=carry, device=envs.device, clock=envs.clock)
 
-        monkeypatch.setattr(build, "make_source", source)
+        monkeypatch.setattr(Envs, "on_policy", source)
     trainer = make_trainer(settings, folder)
     assert isinstance(trainer.source, Feed) and trainer.unattended is not None
     return trainer
 
 
 def weights(trainer) -> torch.Tensor:
-    return torch.cat([p.detach().cpu().flatten() for p in trainer.optimizer.parameters])
+    return torch.cat([p.detach().cpu().flatten() for p in trainer.engine.optimizer.parameters])
 
 
 def go_on(trainer, updates: int) -> torch.Tensor:
@@ -80,11 +83,11 @@ def test_going_on_from_a_checkpoint_is_exact(monkeypatch, device, env, core, tmp
         go_on(trainer, 3)
         trainer.save()
         whole = go_on(trainer, 6)
-        trainer.source.vec.close()
+        trainer.close()
         again = fed(monkeypatch, device, env, core, tmp_path)
         again.load(checkpoint.find(tmp_path, "latest"))
         parts = go_on(again, 6)
-        again.source.vec.close()
+        again.close()
     assert again.steps == trainer.steps
     assert torch.equal(whole, parts)
 
@@ -104,7 +107,7 @@ def test_overlapping_batches_compute_what_batches_in_turn_do(monkeypatch, core, 
                 lane.stream = one
         trainer.start()
         found.append(go_on(trainer, 12))
-        trainer.source.vec.close()
+        trainer.close()
     assert torch.equal(*found)
 
 
@@ -121,7 +124,7 @@ def test_what_is_recorded_learns_what_the_same_code_does_step_by_step(monkeypatc
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found.append(go_on(trainer, 8))
-        trainer.source.vec.close()
+        trainer.close()
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
@@ -135,4 +138,4 @@ def test_what_a_batch_needs_is_recorded_on_its_own_stream(monkeypatch):
     for lane in lanes:
         assert lane.failure is None
         assert all(work.recorded for work in lane._recorded.values()) and len(lane._recorded) == 7
-    trainer.source.vec.close()
+    trainer.close()

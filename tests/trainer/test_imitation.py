@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces as gs
 
 import fugu
-from fugu.algorithm.config import GRPOConfig
+from fugu.algorithm.config_episodes import GRPOConfig
 from fugu.envs.reverse import examples
 from fugu.errors import ConfigError, FuguError
 from fugu.policy.actor_critic import make_policy
@@ -107,16 +107,16 @@ def test_a_run_learns_first_from_what_its_environment_shows(tmp_path):
         trainer = make_trainer(config, tmp_path)
         try:
             trainer.start()
-            return trainer.update(Interrupt())["episode/return"], trainer.algorithm.modules
+            return trainer.update(Interrupt())["episode/return"], trainer.algorithm
         finally:
-            trainer.source.vec.close()
+            trainer.close()
 
-    score, modules = played(SHOWN)
+    score, algorithm = played(SHOWN)
     assert score > 0.8 and played(dataclasses.replace(SHOWN, imitation=ImitationConfig()))[0] < 0.2
     again = played(SHOWN)[1]
-    for name, weights in modules["policy"].state_dict().items():
-        assert torch.equal(weights, again["policy"].state_dict()[name])
-        assert torch.allclose(weights, modules["reference"].state_dict()[name], atol=1e-6)  # not what there was before
+    for name, weights in algorithm.policy.state_dict().items():
+        assert torch.equal(weights, again.policy.state_dict()[name])
+        assert torch.allclose(weights, algorithm.reference.state_dict()[name], atol=1e-6)  # not what there was before
     assert played(SHOWN.from_checkpoint())[0] < 0.2  # weights of a checkpoint are not taught again
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fugu.rollout.onpolicy import Stopped
+from fugu.rollout.source import Stopped
 from fugu.trainer import interrupt as module
 from fugu.trainer.interrupt import Interrupt
 from tests.timing import in_time

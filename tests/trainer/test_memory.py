@@ -38,7 +38,7 @@ def test_a_batch_that_fits_is_not_refused(monkeypatch):
     config = override(preset("cartpole"), {"num_envs": 64, "horizon": 32, "minibatch": 2048})
     rows = 64 * 32 * (16 + 40)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=rows))
-    make_trainer(config).source.vec.close()
+    make_trainer(config).close()
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=rows - 1))
     with pytest.raises(ConfigError, match="num_envs=64 and horizon=32 make batches of 114.7 kB"):
         make_trainer(config)

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from fugu.errors import EnvError
-from fugu.rollout.onpolicy import Stopped
+from fugu.rollout.source import Stopped
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.checkpoint import CheckpointError
 from fugu.trainer.config import CheckpointConfig, TrainConfig
 from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.loop import Trainer
+from fugu.trainer.state import own_state
 from fugu.vector.config import VectorConfig
 from tests.trainer.test_loop import BASE, train
 
@@ -31,14 +32,14 @@ def trainer_of(config: TrainConfig, folder=None) -> Iterator[Trainer]:
         trainer.start()
         yield trainer
     finally:
-        trainer.source.vec.close()
+        trainer.close()
 
 
 def in_rollout(trainer: Trainer, number: int, happen: Callable[[], None]) -> None:
     """Let ``happen`` happen some steps into the rollout of update ``number``."""
     plain, left = trainer.source.next, [number]
 
-    def next(act, stop):
+    def next(actor, stop):
         left[0] -= 1
         steps = [0]
 
@@ -48,7 +49,7 @@ def in_rollout(trainer: Trainer, number: int, happen: Callable[[], None]) -> Non
                 happen()
             return stop()
 
-        return plain(act, now)
+        return plain(actor, now)
 
     trainer.source.next = next
 
@@ -77,7 +78,7 @@ def test_a_signal_in_another_rollout_saves_all_that_was_learned_and_goes_on_with
     with trainer_of(BASE, tmp_path) as trainer:
         in_rollout(trainer, 8, stopped)
         drawn = []
-        trainer.run(lambda metrics: drawn.append(trainer.algorithm.state()["generator"]), Interrupt())
+        trainer.run(lambda metrics: drawn.append(own_state(trainer.algorithm)["generator"]), Interrupt())
         saved = checkpoint.load(checkpoint.find(tmp_path))
         assert saved.state["updates"] == trainer.updates == 7 and saved.step == trainer.steps
         assert not saved.tensors.get("envs")

@@ -13,6 +13,7 @@ from gymnasium import spaces as gs
 
 from fugu.presets import preset
 from fugu.rollout.batch import Batch
+from fugu.rollout.source import Experience
 from fugu.trainer.checkpoint import find
 from fugu.trainer.config import CheckpointConfig
 from fugu.trainer.interrupt import Interrupt
@@ -24,12 +25,13 @@ from tests.trainer.test_saving import SERIAL, trainer_of
 CPU = torch.device("cpu")
 
 
-def rows(ended: list[int], agents: int, acted: list[int] | None = None) -> Batch:
-    """A batch of two rows an agent, in which these ended an episode."""
+def rows(ended: list[int], agents: int, acted: list[int] | None = None) -> Experience:
+    """Two rows an agent, in which these ended an episode."""
     terminated, mask = torch.zeros(agents, 2, dtype=torch.bool), torch.zeros(agents, 2, dtype=torch.bool)
     terminated[ended, 1] = True
     mask[acted if acted is not None else slice(None)] = True
-    return Batch({"terminated": terminated, "truncated": torch.zeros_like(terminated), "mask": mask})
+    batch = Batch({"terminated": terminated, "truncated": torch.zeros_like(terminated), "mask": mask})
+    return Experience(batch, int(mask.sum()), acted=mask.any(1), ended=terminated.any(1))
 
 
 def log(episodes: int, mean: float) -> EpisodeLog:

@@ -125,10 +125,10 @@ def take_word(argv: list[str], *kinds: type) -> tuple[list[str], str | None]:
 
 def _hint(name: str, kinds: Sequence[type]) -> Any:
     """Return the annotation of the field that ``--name`` means in the first of ``kinds`` that has it."""
-    for kind in kinds[1:]:
+    for kind in kinds:
         with contextlib.suppress(ConfigError):
             return field_type(kind, _find_flag(name, kind)[0])
-    return field_type(kinds[0], _find_flag(name, kinds[0])[0])
+    return field_type(kinds[0], _find_flag(name, kinds[0])[0])  # says what is wrong with it
 
 
 SWITCH = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False, "1": True, "0": False}

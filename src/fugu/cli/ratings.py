@@ -28,7 +28,7 @@ class Options:
 
 def main(argv: list[str]) -> int:
     options = parse(Options, "ratings", argv)
-    from fugu.algorithm.ratings import players
+    from fugu.algorithm.parts.ratings import players
     from fugu.run import store
     from fugu.trainer import checkpoint
 

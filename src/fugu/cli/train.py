@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -17,7 +18,7 @@ from rich.text import Text
 from fugu.algorithm.settings import KNOWN
 from fugu.cli.options import console, full_names, literal, read, take_env_kwargs, take_value, take_word
 from fugu.emulation.place import from_anywhere
-from fugu.errors import ConfigError
+from fugu.errors import ConfigError, FuguError
 from fugu.trainer.config import TrainConfig, member, refuse_unread
 from fugu.vector.config import VectorConfig
 
@@ -88,7 +89,8 @@ def _algorithm(argv: list[str], resumed: str | None, root: str | None) -> str | 
     if algorithm is None and resumed is not None:
         from fugu.run.run import Run
 
-        return Run(resumed, Path(root or "runs")).config.algorithm
+        with contextlib.suppress(FuguError):  # there is no such run: that is said once all else is known to be right
+            return Run(resumed, Path(root or "runs")).config.algorithm
     return None if algorithm is None else from_anywhere(algorithm)
 
 

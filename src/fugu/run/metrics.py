@@ -59,7 +59,7 @@ METRICS: dict[str, Metric] = {
     "loss/score_deviation": Metric("", "mean over the groups of the deviation of returns in a group"),
     "loss/advantage": Metric("", "mean absolute advantage of the episodes that count"),
     "loss/tokens": Metric("tokens", "mean length of the episodes that count, in choices of the policy"),
-    "loss/redrawn": Metric("share", "groups that took the place of others without spread; steps do not count those"),
+    "loss/redrawn": Metric("share", "groups that took the place of others without spread; steps count both, learned only these"),
     "loss/reference_kl": Metric("nats", "estimate of KL(policy || reference) per token"),
     "loss/mismatch_kl": Metric("nats", "estimate of KL(sampler || learner) per token, before learning"),
     "loss/cost_value": Metric("", "mean value loss of the cost critics, in units of the deviation of their targets"),

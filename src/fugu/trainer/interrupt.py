@@ -13,7 +13,7 @@ from os import _exit
 from types import FrameType
 from typing import Any
 
-from fugu.rollout.onpolicy import Stopped
+from fugu.rollout.source import Stopped
 
 PATIENCE_S = 2.0
 """longest time a phase may go on after the signal"""
