@@ -84,7 +84,7 @@ def main(argv: list[str]) -> int:
 
 
 def _algorithm(argv: list[str], resumed: str | None, root: str | None) -> str | None:
-    """Return the algorithm of this command line, from anywhere, or that of the run it goes on with; None if it names none."""
+    """Return the algorithm of this command line, from anywhere, or of the run that it resumes; None if it names none."""
     algorithm = take_value(argv, "--algorithm", "ppo")[1]
     if algorithm is None and resumed is not None:
         from fugu.run.run import Run
