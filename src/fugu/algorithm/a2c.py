@@ -13,8 +13,9 @@ from fugu.advantage import gae
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Each field is an option on the command line, such as --entropy 0.02; the string under it is its help text."""
+    """Settings of A2C"""
 
+    # Each field is an option on the command line, such as --entropy 0.02; the string under it is its help text.
     gamma: float = 0.99
     """Discount per step, 0 to 1"""
     lam: float = 0.95

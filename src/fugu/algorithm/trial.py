@@ -115,7 +115,7 @@ def try_algorithm(algorithm: Algorithm, name: str, envs: Envs) -> None:
         seen = blank(envs.vec, envs.device)
         done = _act(copied, name, envs, seen)
         _act(copied, name, envs, dataclasses.replace(seen, greedy=True, training=False))
-        if type(algorithm).source is Algorithm.source:  # else batches have columns that only the source knows
+        if type(algorithm).source is Algorithm.source:  # otherwise batches have columns that only the source knows
             _learn(copied, name, _batch(envs, seen, done))
 
 

@@ -114,7 +114,7 @@ def _python() -> Iterator[Item]:
 
 def _native() -> Iterator[Item]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is said below
+        warnings.simplefilter("ignore")  # reported below
         from fugu.native import missing, native
     if native is not None:
         yield Item("native core", "ok", f"loaded ({Path(native.__file__).name})")
@@ -173,7 +173,7 @@ def _cuda() -> Iterator[Item]:
     from fugu.gpu.libraries import driver_version, nvrtc_path, nvrtc_version
 
     gpus = _gpus(torch)
-    missing: Status = "warning" if gpus else "info"  # without a GPU nobody misses them
+    missing: Status = "warning" if gpus else "info"  # without a GPU they are not needed
     try:
         yield Item("CUDA driver", "ok", f"for CUDA {driver_version()}")
     except FuguError as error:

@@ -152,7 +152,7 @@ def _output_fails() -> bool:
 
 
 def _forget_output() -> None:
-    """Point standard output to nowhere; the interpreter would else complain about it again when it flushes on exit."""
+    """Point standard output to nowhere; otherwise the interpreter complains about it again when it flushes on exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -29,7 +29,7 @@ class Options:
     min_level: int = 0
     """Level below which the command fails: 3 namespaces, 2 Landlock, 1 seccomp, 0 limits only"""
     workers: int | None = None
-    """Programs that run at once; none: one per usable core"""
+    """Processes that run programs at once; none: one per usable core"""
     image: str = SandboxConfig.image
     """Container image; only for docker and podman"""
     runtime: str | None = None

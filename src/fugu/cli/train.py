@@ -89,7 +89,7 @@ def _algorithm(argv: list[str], resumed: str | None, root: str | None) -> str | 
     if algorithm is None and resumed is not None:
         from fugu.run.run import Run
 
-        with contextlib.suppress(FuguError):  # there is no such run: that is said once all else is known to be right
+        with contextlib.suppress(FuguError):  # there is no such run: reported once everything else is known to be right
             return Run(resumed, Path(root or "runs")).config.algorithm
     return None if algorithm is None else from_anywhere(algorithm)
 

@@ -29,7 +29,7 @@ class PolicyConfig:
     """Network: default (built from the spaces), transformer (writes texts; for grpo and token_ppo), or a module of your own with
     encode and decode: file.py:Net or package.module:Net"""
     start: str | None = None
-    """File of weights to begin with: policy.safetensors of a checkpoint, or one by ``fugu.trainer.imitation.save_weights``"""
+    """File of weights to begin with: policy.safetensors of a checkpoint, or one written by fugu.trainer.imitation.save_weights"""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the layers that follow the encoded observation; empty: the heads read it directly"""
     activation: Activation = "tanh"
@@ -49,8 +49,8 @@ class PolicyConfig:
     embedding: int = 16
     """Width of the embedding of a choice in a large discrete part of the observation, a cell of a small grid or a character"""
     kinds: int = 0
-    """Integer observations with at most this many values (cells of a board, say) are one-hot encoded or embedded; 0: read as
-    numbers"""
+    """Integer observations with at most this many values (cells of a board, say) are one-hot encoded or embedded; 0: none, they are
+    read as numbers"""
     width: int = 64
     """Width of the transformer, in numbers per token"""
     layers: int = 2

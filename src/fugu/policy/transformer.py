@@ -5,7 +5,7 @@ is that, and whose other parts are not looked at. Out: ``action [*batch, tokens]
 an answer that ends with ``END``, after which there is nothing (0), or was cut off where there was no more room. One vocabulary
 serves both.
 
-A row is read as the prompt, a mark that the answer begins, and the answer. What stands for nothing is read by nobody, and positions
+A row is read as the prompt, a mark that the answer begins, and the answer. Padding is never read, and positions
 count on from the last token of the prompt, so that what room there is does not matter. ``draw`` writes with a cache of keys and
 values, a token per pass; ``judge`` sees all tokens of an answer at once. Both compute the same, to rounding.
 """

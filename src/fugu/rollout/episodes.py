@@ -9,7 +9,7 @@ beside the usual columns, once per segment,
     round    how often its group was drawn anew before: see ``Groups.rounds``
 
 Rows after the end have ``mask=False``, and the batch is as long as its longest episode. One that has not ended after ``horizon`` rows
-is truncated there. An environment that is done early plays on until the last is done, and nobody looks; in which order the batches of
+is truncated there. An environment that is done early plays on until the last is done, unobserved; in which order the batches of
 the vector env come, and which members of a group end first, makes no difference to what is in which segment.
 
 Every batch starts all environments anew, so that between two batches there is nothing to be saved but where seeds come from.

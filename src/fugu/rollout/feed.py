@@ -189,7 +189,7 @@ class Feed(Source):
 
     def snapshot(self) -> dict[str, Tensor]:
         saved = snapshot_vec(self.vec, self._carry)
-        if saved:  # else the environments start anew, and the random numbers with them
+        if saved:  # otherwise the environments start anew, and the random numbers with them
             saved["generators"] = torch.stack([lane.generator.get_state() for lane in self._lanes.values()])
         return saved
 
@@ -200,7 +200,7 @@ class Feed(Source):
         self._settle()
         restore_vec(self.vec, self._carry, saved)
         states = saved.get("generators", ())
-        if len(states) == len(self._lanes):  # else they go on as they are: it was made in other batches
+        if len(states) == len(self._lanes):  # otherwise they go on as they are: it was made in other batches
             for lane, state in zip(self._lanes.values(), states, strict=True):
                 lane.generator.set_state(state.clone())
         for _ in self.vec.groups:
@@ -224,7 +224,7 @@ class Feed(Source):
 
 
 class Lane:
-    """What one batch needs for itself on the device so that its work runs beside that of others: a stream, random numbers, and
+    """The private state of one batch on the device, so that its work runs beside that of others: a stream, random numbers, and
     memory for graphs, which two that run at the same time must not share."""
 
     def __init__(self, device: torch.device, take: Transfer) -> None:

@@ -144,7 +144,7 @@ class _Lines:
         try:
             self._file.write(line.encode(encoding, "replace").decode(encoding) + "\n")
             self._file.flush()
-        except (BrokenPipeError, ValueError):  # whoever read it has gone; the run goes on
+        except (BrokenPipeError, ValueError):  # the reader has gone; the run goes on
             self.show = lambda header, progress: None  # type: ignore[method-assign]
             with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._file.fileno())  # or the interpreter complains when it flushes on exit

@@ -19,7 +19,7 @@ class OptimizerConfig:
     learning_rate: float = 3e-3
     """Learning rate at the start"""
     schedule: Literal["constant", "linear", "cosine"] = "linear"
-    """Course of the learning rate to final_rate at the end of training"""
+    """Course of the learning rate over the training; linear and cosine end at final_rate"""
     final_rate: float = 0.0
     """Learning rate at the end, as a share of learning_rate, 0 to 1"""
     warmup: float = 0.0

@@ -50,7 +50,7 @@ class VectorConfig:
     """Seed from which every environment's own seed is derived"""
     infos: InfoMode | None = None
     """Infos to keep: all (that are not empty), episode (those of steps that end an episode) or none; if not given: all, but none
-    where native or training"""
+    for native environments and in training"""
     isolate: bool | None = None
     """Keep environments out of the calling process, so that none can hang or crash it; none: only where needed"""
     on_error: OnError = "raise"
