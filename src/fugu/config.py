@@ -25,10 +25,10 @@ from fugu.errors import ConfigError, did_you_mean
 Config = TypeVar("Config")
 
 END = "# end"
-"""the last line of a file: half a file would else be read as a config of defaults"""
+"""last line of a file: half a file would otherwise be read as a config of defaults"""
 
 SEEDS = 2**63
-"""seeds are below this, which every generator takes"""
+"""bound of seeds, which every generator takes"""
 
 
 def fixed(default: Any = dataclasses.MISSING, *, default_factory: Any = dataclasses.MISSING) -> Any:
@@ -51,7 +51,7 @@ def fixed_paths(config: Any) -> list[tuple[str, ...]]:
 
 
 def to_toml(config: Any) -> str:
-    """The config as a commented TOML document."""
+    """Return the config as a commented TOML document."""
     import tomlkit
 
     document = tomlkit.document()
@@ -67,7 +67,7 @@ def to_toml(config: Any) -> str:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of a file that ``to_toml`` wrote, after looking whether it is whole."""
+    """Return the tables of a file that ``to_toml`` wrote, after checking that it is whole."""
     try:
         text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text)
@@ -85,7 +85,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def structure(kind: type[Config], data: Mapping[str, Any], where: str) -> Config:
-    """Nested mappings as a ``kind``, strictly; ``where`` is named in errors."""
+    """Return nested mappings as a ``kind``, strictly; ``where`` is named in errors."""
     import cattrs
     from cattrs.preconf.tomlkit import make_converter
 
@@ -100,7 +100,7 @@ def structure(kind: type[Config], data: Mapping[str, Any], where: str) -> Config
 
 
 def override(config: Config, changes: Mapping[str, Any]) -> Config:
-    """``config`` with some fields changed. A name is ``section.field``, a section with a mapping, or a field that is unique."""
+    """Return ``config`` with some fields changed. A name is ``section.field``, a section with a mapping, or a field that is unique."""
     by_path: dict[tuple[str, ...], Any] = {}
     for name, value in changes.items():
         path = find_field(type(config), name)
@@ -113,7 +113,8 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
 
 
 def fitting(name: str, value: Any, hint: Any, least: float | None = None) -> Any:
-    """``value`` as the annotation ``hint`` has it and not below ``least``, or a ConfigError that says what ``name`` must be."""
+    """Return ``value`` in the type of the annotation ``hint`` and not below ``least``, or raise a ConfigError that says what
+    ``name`` must be."""
     try:
         value = _fit(value, hint)
     except _Unfit as error:
@@ -124,7 +125,7 @@ def fitting(name: str, value: Any, hint: Any, least: float | None = None) -> Any
 
 
 def find_field(kind: type, name: str) -> tuple[str, ...]:
-    """The path of the field that ``name`` means: ``section.field``, or the field alone where no other has its name."""
+    """Return the path of the field that ``name`` means: ``section.field``, or the field alone if no other has its name."""
     paths = field_paths(kind)
     wanted = tuple(name.replace("-", "_").split("."))
     if wanted in paths:
@@ -139,7 +140,7 @@ def find_field(kind: type, name: str) -> tuple[str, ...]:
 
 @functools.cache
 def field_paths(kind: type) -> tuple[tuple[str, ...], ...]:
-    """Every field of ``kind`` and of its sections, sections included."""
+    """Return every field of ``kind`` and of its sections, sections included."""
     paths: list[tuple[str, ...]] = []
     for name, hint in typing.get_type_hints(kind).items():
         if name not in {f.name for f in dataclasses.fields(kind)}:
@@ -207,9 +208,10 @@ _MUST = {int: "a whole number", float: "a number", str: "text", bool: "true or f
 
 
 def _fit(value: Any, hint: Any) -> Any:
-    """No silent conversion: ``"3"`` is not 3, 0.5 is not 0; but 1 is 1.0, 1e6 is a whole number, and a list is a tuple.
+    """Return ``value`` as ``hint`` without silent conversion: ``"3"`` is not 3, 0.5 is not 0; but 1 is 1.0, 1e6 is a whole number,
+    and a list is a tuple.
 
-    Of a Literal, text is let through: the class has the names, and suggests the nearest.
+    For a Literal, any text passes: the class has the names, and suggests the nearest.
     """
     kind, parts = typing.get_origin(hint), typing.get_args(hint)
     if kind in (types.UnionType, typing.Union):  # with None: there is no other
@@ -270,7 +272,7 @@ def _problems(error: Any, path: str = "") -> list[str]:
 
 
 def field_type(kind: type, path: tuple[str, ...]) -> Any:
-    """The annotation of the field at ``path``."""
+    """Return the annotation of the field at ``path``."""
     for name in path:
         kind = typing.get_type_hints(kind)[name]
     return kind
@@ -286,7 +288,7 @@ def _checked(kind: type, path: tuple[str, ...], value: Any) -> Any:
 
 
 def _replaced(config: Any, changes: Mapping[tuple[str, ...], Any]) -> Any:
-    """All at once, as fields are checked against each other."""
+    """Replace the fields all at once, as they are checked against each other."""
     values: dict[str, Any] = {}
     inner: dict[str, dict[tuple[str, ...], Any]] = {}
     for (name, *rest), value in changes.items():

@@ -12,9 +12,9 @@ from typing import Any
 class FuguError(Exception):
     """Parent of every error fugu raises on purpose.
 
-    Code that handles an error reads its fields, never its text, which is made of them for people: ``where`` (the part of a space
-    or the column it is about), ``problem`` (what was expected and what came) and ``fix`` (what to do; one that begins with a
-    capital stands as a sentence of its own). Errors keep all their fields when they are pickled.
+    Code that handles an error reads its fields, never its text, which is made of them for people: ``where`` (the part of a space or
+    the column it is about), ``problem`` (what was expected and what came) and ``fix`` (what to do; one that begins with a capital
+    stands as a separate sentence). Errors keep all their fields when they are pickled.
     """
 
     def __init__(self, problem: str = "", *, where: str = "", fix: str = "") -> None:
@@ -26,7 +26,7 @@ class FuguError(Exception):
 
     @property
     def complaint(self) -> str:
-        """What is wrong, and where: the text without the fix."""
+        """The problem and its place: the text without the fix."""
         return f"{self.where}: {self.problem}" if self.where else self.problem
 
     @property
@@ -41,7 +41,7 @@ class FuguError(Exception):
 class SpaceError(FuguError, ValueError):
     """A space cannot be laid out as a row, or a value does not fit the space it was declared with.
 
-    ``agent`` and ``sub_env`` say whose value it was, where an environment has several.
+    ``agent`` and ``sub_env`` say whose value it was, if an environment has several.
     """
 
     agent: Any = None
@@ -54,7 +54,7 @@ class SpaceError(FuguError, ValueError):
         return whose + super().complaint
 
     def of(self, *, agent: Any = None, sub_env: int | None = None) -> SpaceError:
-        """Return the same error, said of the value of one agent or of one environment of several."""
+        """Return the same error about the value of one agent or of one environment of several."""
         error = type(self).__new__(type(self))
         error.agent, error.sub_env = agent, sub_env
         error.__init__(self.problem, where=self.where, fix=self.fix)  # type: ignore[misc]
@@ -66,7 +66,7 @@ class ConfigError(FuguError, ValueError):
 
 
 class LoadError(ConfigError, ImportError):
-    """A file or module of the user's own raised while it was loaded."""
+    """A file or module of the user's own raised an error while it was loaded."""
 
     def __init__(self, what: str, error: BaseException) -> None:
         super().__init__(f"{what} cannot be loaded: {raised(error)}")
@@ -81,7 +81,7 @@ class GpuError(FuguError, RuntimeError):
 
 
 class SandboxError(FuguError, RuntimeError):
-    """Programs cannot be run as safely as was asked for, or not at all."""
+    """Programs cannot be run as safely as requested, or not at all."""
 
 
 class NotInstalled(FuguError, ImportError):
@@ -132,11 +132,11 @@ class EnvError(FuguError, RuntimeError):
         self.args = (text,)
 
     def caused_by(self, *kinds: type[BaseException]) -> bool:
-        """Say if the environment raised one of ``kinds``; of a process of its own as well."""
+        """Return whether the environment raised one of ``kinds``, also if in a process of its own."""
         return self.cause is not None and issubclass(self.cause, kinds)
 
     def fields(self) -> dict[str, object]:
-        """The arguments this error was made with, as plain values that can travel between processes."""
+        """Return the arguments this error was made with, as plain values that can travel between processes."""
         names = ("message", "worker", "envs", "seeds", "phase", "remote_traceback", "cause")
         return {name: getattr(self, name) for name in names}
 
@@ -175,13 +175,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def raised(error: BaseException) -> str:
-    """``ZeroDivisionError: division by zero``, and a line for each of the last places in the user's files that it came through."""
+    """Return ``ZeroDivisionError: division by zero``, and a line for each of the last places in the user's files that it came
+    through."""
     words = error.msg if isinstance(error, SyntaxError) else error
     return "".join([f"{type(error).__name__}: {words}", *places(error)[-5:]])
 
 
 def places(error: BaseException) -> list[str]:
-    """Where it came through in the user's files: file, line and source, outermost first; neither ours nor of a package."""
+    """Return the places in the user's files that the error came through: file, line and source, outermost first; none of ours or of
+    a package."""
     if isinstance(error, SyntaxError):
         found = [(error.filename, error.lineno, error.text)]
     else:
@@ -196,7 +198,7 @@ def places(error: BaseException) -> list[str]:
 
 
 def _restored(kind: type[FuguError], args: tuple[Any, ...], fields: dict[str, Any]) -> FuguError:
-    """Put an error together again from its pickle, whatever its class takes to be made anew."""
+    """Rebuild an error from its pickle, whatever arguments its class takes."""
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(fields)
@@ -204,7 +206,7 @@ def _restored(kind: type[FuguError], args: tuple[Any, ...], fields: dict[str, An
 
 
 def _plural(word: str, items: Sequence[object]) -> str:
-    """``env 3``, ``envs 3..5`` or ``seeds 1, 7, 9 and 5 more``: short even for thousands of items."""
+    """Return ``env 3``, ``envs 3..5`` or ``seeds 1, 7, 9 and 5 more``: short even for thousands of items."""
     if not items:
         return f"no {word}"
     if len(items) == 1:

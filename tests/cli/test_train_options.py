@@ -126,7 +126,7 @@ def test_what_token_ppo_has_of_ppo_is_the_loss_and_no_more() -> None:
 def test_what_is_no_value_at_all_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "cartpole", "--horizon", "x"]) == 2
     out, err = capsys.readouterr()
-    assert "--horizon INT" in err and "learned from as one segment" in err and out == ""
+    assert "--horizon INT" in err and "that form a segment" in err and out == ""
     assert main(["train", "cartpole", "--help"]) == 0
     out, err = capsys.readouterr()
     assert "--horizon INT" in out and err == ""

@@ -1,4 +1,4 @@
-"""How much better an action was than expected: pure functions of ``[segments, horizon]`` columns."""
+"""Advantages, and estimates of them: pure functions of ``[segments, horizon]`` columns."""
 
 from __future__ import annotations
 

@@ -33,13 +33,13 @@ class GroupAdvantage(NamedTuple):
     deviation: Tensor
     """[groups] of the scores in each; 0 where they are all the same"""
     differs: Tensor
-    """[groups] whether its scores differ: if not, there is nothing to learn from it"""
+    """[groups] True if its scores differ; if not, there is nothing to learn from it"""
     scored: Tensor
-    """[episodes] whether it has a score"""
+    """[episodes] True if it has a score"""
 
 
 def group_advantage(score: Tensor, group: Tensor, *, groups: int, scale: Scale, ranks: Ranks = ALONE) -> GroupAdvantage:
-    """Compare the episodes of each group. ``groups``: how many there are, also such that no episode belongs to."""
+    """Compare the episodes of each group. ``groups`` is their number, including those that no episode belongs to."""
     scored = ~score.isnan()
     known = torch.where(scored, score, 0.0)
     count = _sum(scored.to(score.dtype), group, groups)
@@ -60,7 +60,7 @@ def group_advantage(score: Tensor, group: Tensor, *, groups: int, scale: Scale, 
 
 
 def group_differs(score: Tensor, group: Tensor, groups: int) -> Tensor:
-    """``[groups]``: whether two episodes of it have different scores."""
+    """Return ``[groups]``: whether two episodes of a group have different scores."""
     scored = ~score.isnan()
     low = score.new_full((groups,), torch.inf).scatter_reduce(0, group, torch.where(scored, score, torch.inf), "amin")
     high = score.new_full((groups,), -torch.inf).scatter_reduce(0, group, torch.where(scored, score, -torch.inf), "amax")
@@ -68,8 +68,8 @@ def group_differs(score: Tensor, group: Tensor, groups: int) -> Tensor:
 
 
 def overlong_penalty(length: Tensor, *, limit: int, margin: int) -> Tensor:
-    """What an episode loses for its ``length``: nothing up to ``limit - margin``, then linearly more up to 1 at ``limit`` (DAPO: Yu et
-    al. 2025, arXiv:2503.14476). ``margin`` 0: nothing."""
+    """Return what an episode loses for its ``length``: nothing up to ``limit - margin``, then linearly more up to 1 at ``limit``
+    (DAPO: Yu et al. 2025, arXiv:2503.14476). ``margin`` 0: nothing."""
     if margin == 0:
         return torch.zeros_like(length, dtype=torch.float32)
     return ((limit - margin - length) / margin).clamp(-1.0, 0.0)

@@ -3,8 +3,8 @@
 In: ``value [segments, turns, tokens]``, ``counts`` of that shape (which choices were made) and ``reward [segments, turns]``. Out:
 ``advantage [segments, turns, tokens]``, 0 where nothing counts.
 
-The tokens that count are the rows of an episode, one after the other over all its turns. What a turn is paid is paid for its last
-token, and after the last token of the episode there is nothing: an episode that was cut off is worth what it got.
+The tokens that count are the rows of an episode, one after the other over all its turns. The reward of a turn belongs to its last
+token. After the last token of the episode nothing follows: an episode that was cut off is worth what it got.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from fugu.ops.advantage import gae
 
 
 def token_gae(value: Tensor, reward: Tensor, counts: Tensor, *, gamma: float, lam: float) -> Tensor:
-    """Discounted per token; ``value`` and ``reward`` float32, ``counts`` bool. What does not count may hold anything, be it NaN."""
+    """Return advantages, discounted per token; ``value`` and ``reward`` float32, ``counts`` bool. Tokens that do not count may hold
+    anything, even NaN."""
     last = counts & (counts.flip(-1).cumsum(-1).flip(-1) == 1)
     paid = torch.where(last, reward[..., None], 0.0).flatten(1)
     chosen = counts.flatten(1)  # [segments, turns * tokens]
-    order = (~chosen).to(torch.int8).argsort(dim=1, stable=True)  # those that count come first, in their own order
+    order = (~chosen).to(torch.int8).argsort(dim=1, stable=True)  # tokens that count come first, in their own order
     chosen = chosen.gather(1, order)
     place = torch.arange(chosen.shape[1], device=chosen.device)
     ended = place == chosen.sum(1, keepdim=True) - 1

@@ -1,1 +1,1 @@
-"""What is learned from a batch. An algorithm is an object with ``act``, ``prepare`` and ``loss``; see ``contract.py``."""
+"""Algorithms, which learn from batches. One is an object with ``act``, ``prepare`` and ``loss``; see ``contract.py``."""

@@ -1,4 +1,4 @@
-"""Settings of PPO and of what is built on it, apart from the code, so that reading a command line needs no torch."""
+"""Settings of PPO and of the algorithms built on it. They stand apart from the code so that reading a command line needs no torch."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ class SurrogateConfig:
     clip: float = 0.2
     """Change of an action's probability at which its gradient is cut; 0.2 means 20%"""
     value_clip: float | None = None
-    """The same bound for values, in units of value; none: no bound"""
+    """Bound on the change of a value from the one stored in the batch, in units of value; none: no bound"""
     value_huber: float | None = None
-    """Value errors above this count linearly instead of squared (Huber), in the units the network predicts; none: all squared"""
+    """Size of a value error from which it counts linearly instead of squared (Huber), in the units the network predicts; none: all
+    squared"""
     value_coef: float = 0.5
     """Weight of the value loss"""
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
-    """Rows over which advantages are brought to mean 0 and deviation 1: those of the minibatch, of the batch, or none"""
+    """Rows over which advantages are brought to mean 0 and deviation 1: those of the minibatch, those of the batch, or none"""
     target_kl: float | None = None
-    """Divergence from the acting policy at which a batch is left; none: every minibatch is used"""
+    """KL divergence from the acting policy at which the rest of a batch is skipped; none: every minibatch is used"""
 
     def __post_init__(self) -> None:
         for field in ("clip", "value_clip", "value_huber", "target_kl"):
@@ -50,21 +51,21 @@ class TeamPPOConfig(SurrogateConfig):
     entropy_coef: float = 0.01
     """Weight of the entropy bonus"""
     entropy_final: float | None = None
-    """Entropy weight at the end of training, approached linearly; none: it stays"""
+    """Weight of the entropy bonus at the end of training, approached linearly; none: it stays at entropy_coef"""
     normalize_reward: bool = fixed(False)
-    """Divide rewards by the running deviation of the discounted return"""
+    """Divide rewards by the running standard deviation of the discounted return"""
     reward_clip: float | None = None
-    """Bound of a reward, after normalising; none: no bound"""
+    """Bound on the size of a reward, after normalising; none: no bound"""
     vtrace: bool = False
-    """Correct advantages with fresh ratios and values in every minibatch (V-trace); pays when a batch is used often"""
+    """Correct advantages with fresh ratios and values in every minibatch (V-trace); pays off when a batch is used often"""
     rho_clip: float = 1.0
-    """V-trace: bound of the ratio for a row's own error"""
+    """Bound on the V-trace ratio that weighs a row's own error"""
     c_clip: float = 1.0
-    """V-trace: bound of the ratio for what flows back through a row"""
+    """Bound on the V-trace ratio that weighs what flows back through a row"""
     priority: float = 0.0
     """Draw segments in proportion to their mean absolute advantage to this power; 0: every segment once per epoch"""
     priority_correction: float = 0.4
-    """Share of the bias of drawing by priority that is corrected at the start, 0 to 1; it grows to 1 by the end"""
+    """Share of the bias of drawing by priority that is corrected at the start, 0 to 1; grows to 1 by the end"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,28 +89,28 @@ class TeamPPOConfig(SurrogateConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(TeamPPOConfig):
-    """Proximal policy optimization on segments, with a critic of one's own."""
+    """Proximal policy optimization on segments, with one critic per policy."""
 
     normalize_value: bool = fixed(False)
-    """Let the network predict values in units of the running deviation of the value targets"""
+    """Let the network predict values in units of the running standard deviation of the value targets"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelfPlayConfig:
-    """Self-play of two players, with a pool of earlier versions of the policy."""
+    """Self-play for two players, with a pool of earlier versions of the policy."""
 
     pool: int = fixed(8)
-    """how many earlier versions are kept, spread over the training so far"""
+    """Earlier versions of the policy that are kept, spread over the training so far"""
     snapshot_every: int = 20
-    """updates between two of them"""
+    """Updates between two versions of the policy that join the pool"""
     past: float = 0.5
-    """share of the games that are played against one of them; in the others both players learn"""
+    """Share of games played against an earlier version, 0 to 1; in the others both players learn"""
     choose: Literal["even", "hard"] = "even"
-    """which one: any, or rather those that are hard to beat by their rating"""
+    """Choice of the opponent from the pool: even (each as often), or hard (more often the ones that are hard to beat, by rating)"""
     noise: float = 0.0
-    """share of their moves that are drawn at random, so that what they lead to is not always the same"""
+    """Share of an earlier version's moves that are drawn at random, 0 to 1, so that games vary"""
     opponents: tuple[str, ...] = fixed(())
-    """runs whose newest policies join the pool at the start"""
+    """Runs whose newest policies join the pool at the start"""
 
     def __post_init__(self) -> None:
         for field in ("pool", "snapshot_every"):
@@ -132,22 +133,22 @@ class MAPPOConfig:
     """PPO for teams: actors that see their own observation, a critic that sees more (Yu et al. 2022, arXiv:2103.01955)."""
 
     critic: Literal["auto", "state", "observations", "agent", "own"] = "auto"
-    """what values are learned from: state (of the whole world, where the environment gives one), observations (of all agents), agent
-    (state and own observation), own (its own observation alone: independent PPO); auto: state where there is one, else
-    observations"""
+    """Input of the critic: state (of the whole world, if the environment gives one), observations (of all agents), agent (state and
+    own observation) or own (own observation alone: independent PPO); auto: state if there is one, else observations"""
     state_key: str = "state"
-    """the part of a Dict observation that is for the critic alone; actors never see it"""
+    """Part of a Dict observation that only the critic sees"""
     agent_id: bool = True
-    """tell a network that several agents share which of them it acts for"""
+    """Tell a network shared by several agents which of them it acts for"""
     networks: Literal["shared", "per_agent", "groups"] = "shared"
-    """who shares networks, of actors and critic: all agents, none, or those with the same number in groups"""
+    """Sharing of networks, actors and critic alike: shared (by all agents), per_agent (by none) or groups (by agents with the same
+    number in groups)"""
     groups: tuple[int, ...] = ()
-    """with networks=groups: the group of each agent of a world, counted from 0, as in 0 0 1"""
+    """Group of each agent of a world, counted from 0, as in 0 0 1; only with networks=groups"""
     value_norm: Literal["ema", "popart", "none"] = "ema"
-    """units in which the critic predicts values, in the place of ppo.normalize_value: the running deviation of their targets (ema),
-    the same with a last layer that is rescaled to go on saying the same (popart), or none"""
+    """Units in which the critic predicts values, instead of ppo.normalize_value: ema (running deviation of the value targets),
+    popart (the same, with the last layer rescaled so that its predictions stay the same) or none"""
     value_decay: float = 0.99999
-    """how much of the running mean and deviation is kept per batch; 1 - 1/n: about n batches are remembered"""
+    """Share of the running mean and deviation of value targets kept per batch, 0 to 1; 1 - 1/n remembers about n batches"""
 
     def __post_init__(self) -> None:
         for field, choices in _MAPPO_CHOICES.items():
@@ -179,32 +180,33 @@ _MAPPO_CHOICES = {
 
 @dataclass(frozen=True, kw_only=True)
 class SafeConfig:
-    """Limits on what episodes cost, for ``algorithm="safe_ppo"`` (PPO-Lagrangian)."""
+    """Limits on the cost of episodes, for ``algorithm="safe_ppo"`` (PPO-Lagrangian)."""
 
     limit: tuple[float, ...] = ()
-    """what an episode may cost on average, undiscounted; one number per cost of the environment, or one for each of them"""
+    """Mean undiscounted cost an episode may have: one number for each cost of the environment, or one for all of them"""
     multiplier: Literal["pid", "sgd", "adam"] = "pid"
-    """how the price of a cost follows from what episodes cost: pid, sgd or adam"""
+    """Rule by which the price of a cost follows the cost of episodes: pid, sgd or adam"""
     multiplier_start: float = 0.0
-    """the price at the start, in units of reward per cost"""
+    """Price of a cost at the start, in units of reward per cost"""
     multiplier_max: float = 100.0
-    """the price is never higher; 0: always 0, which is PPO"""
+    """Highest price of a cost; 0: the price is always 0, which is PPO"""
     multiplier_rate: float = 0.05
-    """sgd, adam: how far the price moves per batch where an episode costs twice its limit"""
+    """Change of the price per batch when an episode costs twice its limit; only for sgd and adam"""
     kp: float = 0.5
-    """pid: weight of the violation now, as a share of the limit"""
+    """Weight of the current violation in the price, as a share of the limit; only for pid"""
     ki: float = 0.05
-    """pid: weight of all violations so far"""
+    """Weight of the sum of all violations so far in the price; only for pid"""
     kd: float = 0.5
-    """pid: weight of how fast the violation grows"""
+    """Weight of the growth of the violation in the price; only for pid"""
     smoothing: float = 0.8
-    """what is left of an old violation in the smoothed one after a batch, 0 to 1; pid reads it, and which checkpoint is the best"""
+    """Share of the smoothed violation kept per batch, 0 to 1; pid reads it, and so does the choice of the best
+    checkpoint"""
     delay: int = fixed(10)
-    """pid: batches over which growth is measured"""
+    """Batches over which the growth of the violation is measured; only for pid"""
     cost_gamma: float = 0.99
-    """discount of costs per step, 0 to 1"""
+    """Discount of costs per step, 0 to 1"""
     cost_lam: float = 0.95
-    """decay of the advantage estimate of costs, 0 to 1"""
+    """Decay of the advantage estimate of costs, 0 (one step) to 1 (whole episodes)"""
 
     def __post_init__(self) -> None:
         limits = self.limit if isinstance(self.limit, tuple | list) else (self.limit,)
@@ -224,7 +226,7 @@ class SafeConfig:
             raise ConfigError(f"safe.delay={self.delay!r} must be a whole number of at least 1; try --delay 10")
 
     def limits(self, costs: Sequence[str]) -> tuple[float, ...]:
-        """One per cost of the environment."""
+        """Return the limit of each cost of the environment."""
         if not self.limit:
             raise ConfigError(
                 f"safe_ppo needs to know what an episode may cost ({', '.join(costs)}); "

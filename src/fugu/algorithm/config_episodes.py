@@ -19,44 +19,46 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "gspo": {**_TOKEN_CLIP, "ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "average": "sequence"},
     "cispo": {**_TOKEN_CLIP, "cut": "weight", "clip_high": 4.0, "average": "token"},
 }
-"""what the papers mean by these names: arXiv:2402.03300, 2503.20783, 2503.14476, 2507.18071, 2506.13585"""
+"""settings that the papers mean by these names: arXiv:2402.03300, 2503.20783, 2503.14476, 2507.18071, 2506.13585"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GRPOConfig:
-    """Group-relative policy optimization: episodes that began alike are compared with each other; there is no critic."""
+    """Group-relative policy optimization: episodes that began alike are compared with each other, without a critic."""
 
     variant: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"] = "grpo"
-    """what the settings below are, where they are none"""
+    """Member of the GRPO family; it decides those of the settings below that are none"""
     group_size: int = 8
-    """episodes that begin alike; must divide the number of environments"""
+    """Episodes per group, which all begin alike; must divide the number of environments"""
     scale: Literal["group", "batch", "none"] | None = None
-    """unit of advantages: the deviation of returns in the group, in the batch, or that of the returns themselves"""
+    """Unit of advantages: the standard deviation of returns in the group or in the batch, or none (returns as they are); if not
+    given: as in the variant"""
     ratio: Literal["token", "sequence"] | None = None
-    """what is compared with the policy that acted: each token, or the geometric mean over an episode"""
+    """Unit of the probability ratio: each token, or the geometric mean over an episode (sequence); none: as in the variant"""
     clip_low: float | None = None
-    """how far the ratio may fall below 1 before a gradient is cut"""
+    """Distance the ratio may fall below 1 before its gradient is cut; none: as in the variant"""
     clip_high: float | None = None
-    """how far it may rise above 1; for cispo the bound of what a token is weighed with, less 1"""
+    """Distance the ratio may rise above 1 before its gradient, or for cispo its weight, is cut; none: as in the variant"""
     average: Literal["sequence", "token", "longest"] | None = None
-    """of the loss: over tokens of an episode and then episodes, over all tokens, or sum over episodes and longest possible"""
+    """Mean of the loss: sequence (over the tokens of an episode, then over episodes), token (over all tokens) or longest (sum over
+    tokens, divided by the episodes and the longest length possible); none: as in the variant"""
     refill_rounds: int | None = None
-    """how often groups whose episodes all have the same return are drawn anew; 0: they stay, and teach nothing"""
+    """Times that groups whose episodes all have the same return are drawn again; 0: they stay, and teach nothing; none: as in the
+    variant"""
     truncated_episodes: Literal["count", "mask"] = "count"
-    """an episode that was cut off counts with the return it had, or is left out"""
+    """Treatment of episodes that were cut off: count (with the return they had) or mask (left out)"""
     overlong_margin: int = 0
-    """an episode loses up to 1 of its return, linearly, over the last so many tokens before the limit; 0: nothing"""
+    """Last tokens before the limit over which an episode loses up to 1 of its return, linearly; 0: it loses nothing"""
     entropy_bonus: float = 0.0
-    """weight of the entropy"""
+    """Weight of the entropy bonus"""
     reference_coef: float = fixed(0.0)
-    """weight of the divergence from the policy that training began with; 0: there is no such reference"""
+    """Weight of the divergence from the policy that training began with; 0: no such reference"""
     reference_kl: Literal["k2", "k3"] = "k2"
-    """its estimate: k2 has the gradient of KL(policy || reference), k3 that of KL(reference || policy)"""
+    """Estimate of the divergence: k2 has the gradient of KL(policy || reference), k3 that of KL(reference || policy)"""
     importance_cap: float | None = None
-    """correct for what the sampler's probabilities differ from the learner's, by weights of at most this; none: take them to be
-    the same"""
+    """Largest weight that corrects for the sampler's probabilities differing from the learner's; none: they count as the same"""
     micro_batch: int | None = None
-    """episodes per forward and backward pass; none: the whole minibatch. Takes less memory, changes nothing else"""
+    """Episodes per forward and backward pass; none: the whole minibatch. Fewer take less memory and change nothing else"""
 
     def __post_init__(self) -> None:
         if self.variant not in VARIANTS:
@@ -83,7 +85,7 @@ class GRPOConfig:
                 raise ConfigError(f"grpo.{field}={value} must be 0 or above")
 
     def setting(self, name: str) -> Any:
-        """A field, or what the variant says where it is None."""
+        """Return a field, or the variant's value if the field is None."""
         value = getattr(self, name, None)
         return VARIANTS[self.variant][name] if value is None else value
 
@@ -93,13 +95,13 @@ class TokenPPOConfig:
     """PPO over the tokens of whole answers, with a value for every token."""
 
     token_gamma: float = 1.0
-    """discount per token, 0 to 1, in the place of ppo.gamma"""
+    """Discount per token, 0 to 1; takes the place of ppo.gamma"""
     token_lam: float = 0.95
-    """decay of the advantage estimate per token, 0 (one token) to 1 (whole episodes), in the place of ppo.lam"""
+    """Decay of the advantage estimate per token, 0 (one token) to 1 (whole episodes); takes the place of ppo.lam"""
     token_entropy: float = 0.0
-    """weight of the entropy, in the place of ppo.entropy_coef"""
+    """Weight of the entropy bonus; takes the place of ppo.entropy_coef"""
     episodes_at_once: int | None = None
-    """episodes per forward and backward pass; none: the whole minibatch. Takes less memory, changes nothing else"""
+    """Episodes per forward and backward pass; none: the whole minibatch. Fewer take less memory and change nothing else"""
 
     def __post_init__(self) -> None:
         for field in ("token_gamma", "token_lam"):

@@ -1,12 +1,12 @@
 """The base class of all algorithms: what an author writes, and a default for everything that is not the algorithm.
 
-The loop is: a source plays a batch with ``act``; ``prepare`` adds columns to it once, without gradients; for minibatches of whole
-segments ``loss`` is minimised until ``enough``; then ``finish``. ``progress`` runs from 0 to 1 over the training.
+The loop is: a source plays a batch with ``act``; ``prepare`` adds columns to it once, without gradients; ``loss`` is minimised on
+minibatches of whole segments until ``enough``; then comes ``finish``. ``progress`` runs from 0 to 1 over the training.
 
-An algorithm is an ``nn.Module``. Its weights and statistics are found as those of any module, its random generators by looking at the
-attributes of all its parts; a checkpoint holds them, and nothing needs to be listed. What is no tensor goes through torch's own
-``get_extra_state`` and ``set_extra_state``, as a mapping of tensors. Each part that is a direct attribute has an optimizer and a bound
-on its gradient of its own, so that one does not change how another learns.
+An algorithm is an ``nn.Module``. Its weights and statistics are found like those of any module, its random generators by searching
+the attributes of all its parts. A checkpoint holds them all, so nothing needs to be listed. State that is no tensor goes through
+torch's own ``get_extra_state`` and ``set_extra_state``, as a mapping of tensors. Each part that is a direct attribute has its own
+optimizer and its own bound on the gradient, so that one does not change how another learns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fugu.rollout.envs import Envs
 from fugu.rollout.source import Source
 
 Metrics = dict[str, Tensor]
-"""name (``loss/...``) -> a scalar without gradient"""
+"""metrics by name (``loss/...``), each a scalar without gradient"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +35,14 @@ class NoSettings:
 
 
 class Algorithm(nn.Module):
-    """Learns a policy. Subclasses write ``act`` and ``loss``, and where they need them the other members."""
+    """Learns a policy. Subclasses write ``act`` and ``loss``, and the other members if they need them."""
 
     Config: ClassVar[type] = NoSettings
     """the settings: a frozen dataclass whose fields have defaults, each with its help text under it"""
 
     enough: Callable[[Metrics], bool] | None = None
-    """asked after every minibatch, with its metrics, whether a batch has been learned from enough; None: it never has, and on a GPU
-    nothing waits for the answer"""
+    """predicate called after every minibatch, with its metrics: True if the batch has been used enough; None: it never has, and on
+    a GPU nothing waits for the answer"""
 
     policy: Any
     """the network that acts"""
@@ -61,28 +61,29 @@ class Algorithm(nn.Module):
         return cls(setup.policy(), setup.settings, seed=setup.seeds.act, ranks=setup.ranks)
 
     def source(self, envs: Envs) -> Source:
-        """Return where batches come from. By default every agent acts ``horizon`` times between two updates."""
+        """Return the source of batches. By default every agent acts ``horizon`` times between two updates."""
         return envs.on_policy(self)
 
     def act(self, seen: Seen) -> Act:
-        """Choose actions, without gradients. What ``Act.columns`` holds stands in the batch."""
+        """Choose actions, without gradients. ``Act.columns`` become columns of the batch."""
         raise NotImplementedError(f"{type(self).__name__}.act")
 
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
-        """Add to a batch what does not change while it is learned from; called once, without gradients."""
+        """Add to a batch what stays constant while it is learned from; called once, without gradients."""
         return batch
 
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        """Return what is to be minimised on a minibatch, a scalar, and metrics."""
+        """Return the loss of a minibatch, a scalar to minimise, and metrics."""
         raise NotImplementedError(f"{type(self).__name__}.loss")
 
     def finish(self, batch: Batch) -> Metrics:
-        """Take a batch that was learned from into running statistics; returns metrics of it as a whole. Called without gradients."""
+        """Called after the last minibatch, without gradients: take the batch into running statistics and return batch-level
+        metrics."""
         return {}
 
     def merit(self, score: float) -> float | None:
-        """Return what checkpoints are compared by. ``score`` is the mean return; None: this one cannot be the best."""
+        """Return the number that checkpoints are compared by; None: this one cannot be the best. ``score`` is the mean return."""
         return score
 
     def restarted(self) -> None:
-        """Forget what was summed over episodes that are still running: all environments have started new ones."""
+        """Forget sums over episodes that were still running: all environments have started new ones."""

@@ -12,7 +12,7 @@ from typing import Any
 from fugu.errors import ConfigError, did_you_mean
 
 AROUND = {"config", "config_episodes", "contract", "find", "losses", "settings", "setup", "trial"}
-"""modules of this package that are no algorithms"""
+"""modules of this package that are not algorithms"""
 
 
 @cache
@@ -25,12 +25,12 @@ def names() -> tuple[str, ...]:
 
 
 def is_own(name: str) -> bool:
-    """Return whether ``name`` is of a class outside fugu: ``file.py:Class`` or ``module:Class``."""
+    """Return whether ``name`` means a class outside fugu: ``file.py:Class`` or ``module:Class``."""
     return all(name.rpartition(":"))
 
 
 def check_name(name: Any) -> None:
-    """A ConfigError if there is no algorithm ``name``. A class outside fugu is not looked for yet."""
+    """Raise a ConfigError if there is no algorithm ``name``. A class outside fugu is not looked for yet."""
     if not isinstance(name, str) or not (is_own(name) or name in names()):
         raise ConfigError(f"there is no algorithm {name!r}.{did_you_mean(str(name), names())}")
 

@@ -42,7 +42,7 @@ class GRPO(Algorithm):
         super().__init__(policy, config, seed=seed, ranks=ranks)
         self.config = config
         self.longest = horizon * self.chooser.tokens
-        """tokens that an episode can have"""
+        """most tokens that an episode can have"""
         self.reference = copy.deepcopy(policy).requires_grad_(False) if config.reference_coef > 0 else None
         self.terms = GroupLossSettings(
             **{name: config.setting(name) for name in ("ratio", "cut", "clip_low", "clip_high")},
@@ -89,7 +89,7 @@ class GRPO(Algorithm):
         return batch.also(**added)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        """Return the loss of an optimizer step: tokens are weighed over all of it, however many parts it is computed in."""
+        """Return the loss of an optimizer step: tokens are weighted over all of it, however many parts it is computed in."""
         counts = batch["counts"].flatten(1)  # [segments, horizon * tokens]
         batch = batch.also(
             weight=token_weight(counts, self.config.setting("average"), self.longest, self.ranks),
@@ -119,7 +119,7 @@ class GRPO(Algorithm):
         return torch.cat([_judged(policy, part).logprob for part in parts])
 
     def _score(self, batch: Batch, counts: Tensor) -> Tensor:
-        """Return ``[segments]``: what episodes are compared by; NaN where one is to be left out."""
+        """Return ``[segments]``, the scores that episodes are compared by; NaN for one that is left out."""
         c, score = self.config, batch["score"]
         if c.overlong_margin:
             score = score + overlong_penalty(counts.flatten(1).sum(1), limit=self.longest, margin=c.overlong_margin)
@@ -128,7 +128,7 @@ class GRPO(Algorithm):
         return score
 
     def _worth(self, batch: Batch, groups: int) -> Tensor:
-        """Return which groups there is something to learn from."""
+        """Return which groups have something to learn from."""
         counts = self.chooser.counts(batch["action"]).cpu() & batch["mask"][..., None]
         return group_differs(self._score(batch, counts), batch["group"], groups)
 
@@ -137,7 +137,7 @@ class GRPO(Algorithm):
 
     @torch.no_grad()
     def finish(self, batch: Batch) -> Metrics:
-        """Take the batch into the statistics of observations, and tell what there was to learn from."""
+        """Take the batch into the statistics of observations, and return metrics that say how much there was to learn from."""
         self.chooser.observe(batch["obs"], batch["mask"])
         compared = group_advantage(batch["score"], batch["group"], groups=self._groups(batch), scale="none")
         counts, some = batch["counts"].flatten(1), self.ranks.sum(compared.scored.sum()).clamp(min=1)

@@ -1,12 +1,12 @@
 """Multi-agent PPO: PPO with decentralised actors and a centralised critic (Yu et al. 2022, arXiv:2103.01955).
 
-Actors choose by what their agent sees. Values, which only training needs, come from a network of its own, with an optimizer and a bound
-on its gradient of its own, on what ``mappo.critic`` says: the state of the world, the observations of all its agents, or, with ``own``,
-the agent's observation alone. The latter is independent PPO, and nothing else differs, so that the two can be compared.
+Actors choose by what their agent sees. Values, which only training needs, come from a separate network with its own optimizer and
+its own bound on the gradient. ``mappo.critic`` says what it reads: the state of the world, the observations of all its agents, or,
+with ``own``, the agent's observation alone. The latter is independent PPO; nothing else differs, so that the two can be compared.
 
-To PPO's batch ``prepare`` adds ``agent`` and, where the critic sees all observations, ``together [segments, horizon, agents, *row]``.
-Rows of agents that are dead, absent or waiting are masked as ever: they enter no loss and no statistics and have no advantage. What
-the critic sees of an agent that is not there is the zeros that its row is filled with.
+To PPO's batch ``prepare`` adds ``agent`` and, where the critic sees all observations, ``together [segments, horizon, agents,
+*row]``. Rows of agents that are dead, absent or waiting are masked as always: they enter no loss and no statistics and have no
+advantage. Of an agent that is absent the critic sees the zeros that its row is filled with.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from fugu.rollout.acting import Act, Seen
 from fugu.rollout.batch import Batch
 
 MOST = 128
-"""agents whose observations a critic sees together"""
+"""most agents whose observations a critic sees together"""
 
 
 class MAPPO(Algorithm):
@@ -155,7 +155,7 @@ def agent_groups(config: MAPPOConfig, envs: Agents) -> tuple[int, ...]:
 
 
 def critic_sees(config: MAPPOConfig, envs: Agents) -> str:
-    """Return what the critic looks at, after looking whether the environments have it."""
+    """Return what the critic reads, after checking that the environments have it."""
     has_state = Parts(envs.observation_space, config.state_key).state_space is not None
     sees = config.critic
     if sees == "auto":

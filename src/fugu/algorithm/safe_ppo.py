@@ -1,14 +1,14 @@
-"""PPO under limits on what episodes cost: PPO-Lagrangian (Ray, Achiam & Amodei 2019), with multipliers by SGD, Adam or PID.
+"""PPO under limits on the cost of episodes: PPO-Lagrangian (Ray, Achiam & Amodei 2019), with multipliers by SGD, Adam or PID.
 
-Maximise the return subject to ``cost_k <= limit_k`` for every cost k, in undiscounted cost per episode, on average. A cost critic
-of its own, one head per cost, foretells discounted costs; ``cost_value [.., costs]`` is stored with every row, and the costs'
+Maximise the return subject to ``cost_k <= limit_k`` for every cost k, in undiscounted cost per episode, on average. A separate cost
+critic with one head per cost predicts discounted costs; ``cost_value [.., costs]`` is stored with every row, and the costs'
 advantages come from the same GAE as the reward's. The policy follows
 
     A = (A_reward - sum_k lambda_k A_k) / (1 + sum_k lambda_k)
 
-put together in real units and only then normalised, once: standardising the parts apart makes lambda meaningless, and with it a fast
-policy can settle on ignoring the limit. The division keeps the step bounded as lambda grows. ``prepare`` first moves the multipliers by
-what the episodes of the batch cost (``multiplier.py``), then estimates. With lambda at 0 all of it is PPO, to the bit.
+combined in real units and only then normalised, once: standardising the parts separately would make lambda meaningless, and a fast
+policy could then settle on ignoring the limit. The division keeps the step bounded as lambda grows. ``prepare`` first moves the
+multipliers by what the episodes of the batch cost (``multiplier.py``), then estimates. With lambda at 0 all of it is PPO, to the bit.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fugu.rollout.acting import Act, Seen
 from fugu.rollout.batch import Batch
 
 CLOSE = 0.1
-"""a limit counts as kept if it is missed by no more than this share of it, over the last few batches"""
+"""a limit counts as kept if it is missed by at most this share of it, over the last few batches"""
 
 
 class SafePPO(Algorithm):
@@ -75,7 +75,7 @@ class SafePPO(Algorithm):
         self.cost_meter = CostMeter(num_agents, len(costs)).to(self.device)
         units = [RewardScale(num_agents, safe.cost_gamma).to(self.device) for _ in costs]
         self.cost_units = nn.ModuleList(units) if config.normalize_reward else None
-        """of costs that are learned from in units of the deviation of their discounted sums, because rewards are, too"""
+        """deviation of the discounted sums of costs, by which costs are scaled if rewards are"""
         self.register_buffer("over_limit", torch.zeros(len(costs), dtype=torch.float64, device=self.device))
         """share of the episodes that ended last which cost more than the limit"""
         self.entropy_coef: float | Tensor = config.entropy_coef
@@ -131,7 +131,7 @@ class SafePPO(Algorithm):
         return batch
 
     def _in_units(self, batch: Batch) -> Tensor:
-        """Return the costs that are learned from: as they are, or scaled and bounded as rewards are."""
+        """Return the costs to learn from: as they are, or scaled and bounded like rewards."""
         if self.cost_units is None:
             return batch["cost"]
         ended, clip = batch["terminated"] | batch["truncated"], self.config.reward_clip
@@ -140,7 +140,7 @@ class SafePPO(Algorithm):
         return cost if clip is None else cost.clamp(-clip, clip)
 
     def _charge(self, batch: Batch) -> None:
-        """Move the multipliers by what the episodes that ended in this batch cost."""
+        """Move the multipliers by the cost of the episodes that ended in this batch."""
         ended = batch["terminated"] | batch["truncated"]
         cost = torch.where(ended[..., None], self.cost_meter(batch["cost"], ended), 0.0)  # [segments, horizon, costs]
         episodes = self.ranks.sum(ended.sum())
@@ -150,7 +150,7 @@ class SafePPO(Algorithm):
         self.over_limit.copy_(torch.where(episodes > 0, over, self.over_limit))
 
     def _less_costs(self, batch: Batch, advantage: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the advantage after costs, at the prices of the moment, and the targets of the cost critic."""
+        """Return the advantage after costs, at their current prices, and the targets of the cost critic."""
         price = self.multiplier.value.to(torch.float32)  # [costs]
         targets = []
         for k in range(len(self.costs)):

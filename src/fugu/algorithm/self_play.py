@@ -1,9 +1,9 @@
-"""PPO against oneself: in some games both seats learn, in the others one is taken by an earlier version of the policy.
+"""PPO against oneself: in some games both seats learn, in the others an earlier version of the policy takes one seat.
 
-For environments of two players. ``pool`` holds earlier versions, spread over the training so far. When a game begins it
-is drawn who plays it; who that is stays in the last column of ``state``, which a source carries from row to row for us: 0 for the
-learner, n for player n of the rating table. Rows of an earlier version are masked: nobody learns from them. What the games say of
-everyone's strength goes into the table of ``ratings.py``.
+For environments of two players. ``pool`` holds earlier versions, spread over the training so far. At the start of a game it is
+drawn which player takes each seat; the choice stays in the last column of ``state``, which a source carries from row to row: 0 for
+the learner, n for player n of the rating table. Rows of an earlier version are masked, so nothing is learned from them. The results
+of games enter the table of ``ratings.py``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SelfPlay(Algorithm):
         weights_of: Callable[[str], Mapping[str, Tensor]] | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        """``draws``: seed of who plays whom. ``weights_of``: reads the newest policy of another run."""
+        """``draws``: seed of the draw of opponents. ``weights_of``: reads the newest policy of another run."""
         super().__init__(policy, config, seed=seed, ranks=ranks)
         self.config, self.games = config, settings
         self.reward_scale = RewardScale(num_agents, config.gamma).to(self.device) if config.normalize_reward else None
@@ -69,16 +69,16 @@ class SelfPlay(Algorithm):
         self.pool = nn.ModuleList(copy.deepcopy(policy).requires_grad_(False) for _ in range(settings.pool))
         self.ratings = Ratings()
         self.who: list[int] = []
-        """number of the player in each place of the pool that is taken"""
+        """number of the player in each occupied place of the pool"""
         self.draws = torch.Generator().manual_seed(seed + 2 if draws is None else draws)
-        """of who plays whom, where a source has no generators of its own"""
+        """generator of the draw of opponents, if a source has no generators of its own"""
         self.batches = self.rows = 0
         self._returns = np.zeros(num_agents)
-        """of the running games, by agent"""
+        """returns of the running games, by agent"""
         self._over = np.zeros(num_agents, bool)
-        """agents who are out of their game, which goes on until both are"""
+        """agents that are out of their game, which goes on until both are"""
         self._points = {"score": 0.5, "games": 0.0}
-        """of the last batch against the pool; score: the share of points won"""
+        """results of the last batch against the pool; score: the share of points won"""
         for opponent in settings.opponents:
             assert weights_of is not None
             self._invite(opponent, weights_of(opponent))
@@ -127,7 +127,7 @@ class SelfPlay(Algorithm):
         return Act(done.env_action, {**(done.carry or {}), "seat": player}, {**done.columns, "player": player})
 
     def _distracted(self, params: Tensor, generator: torch.Generator) -> Tensor:
-        """Return what an earlier version draws from: with the chance of ``noise`` what a policy that knows nothing would."""
+        """Return the parameters that an earlier version draws from: with probability ``noise`` those of uniform random play."""
         if self.games.noise == 0:
             return params
         astray = torch.rand((len(params), 1), generator=generator, device=params.device) < self.games.noise
@@ -149,7 +149,7 @@ class SelfPlay(Algorithm):
         return player
 
     def _odds(self) -> Tensor:
-        """Return how likely each place of the pool is drawn."""
+        """Return the probability of drawing each place of the pool."""
         if self.games.choose == "even":
             return torch.ones(len(self.who))
         # those who are hard to beat: the chance that a rating says they have of winning
@@ -158,7 +158,7 @@ class SelfPlay(Algorithm):
         return (ahead * 6 / 25 / 2**0.5).sigmoid().float() + 0.01
 
     def _policy_of(self, number: int) -> nn.Module:
-        """Return a player's policy; of one that left in the middle of a game that of the player who took its place."""
+        """Return a player's policy; if it left the pool in the middle of a game, that of the player who took its place."""
         place = self.who.index(number) if number in self.who else number % len(self.who)
         return self.pool[place]
 
@@ -214,13 +214,13 @@ class SelfPlay(Algorithm):
         return self.policy(batch["obs"], batch.get("state"), batch["first"])
 
     def enough(self, metrics: Metrics) -> bool:
-        """Return whether the policy has moved far enough. Asked in any case: opponents are drawn and games counted on the host, so
-        nothing of it can be recorded."""
+        """Return whether the policy has moved far enough. Always asked, because opponents are drawn and games counted on the host,
+        so nothing of it can be recorded."""
         far = stops_at(self.config.target_kl)
         return far is not None and far(metrics)
 
     def merit(self, score: float) -> float | None:
-        """Return its rating: one player's gain is the other's loss, so returns say nothing."""
+        """Return the rating: one player's gain is the other's loss, so returns say nothing."""
         return self.ratings.players[0].rating
 
     @torch.no_grad()
@@ -235,7 +235,7 @@ class SelfPlay(Algorithm):
         return {"loss/explained_variance": explained, **numbers}
 
     def _keep(self) -> None:
-        """Let the policy of this moment join the pool, in a free place or in that of another."""
+        """Add the current policy to the pool, in a free place or in place of another."""
         self._join(self.policy.state_dict(), self.ratings.enter(self.rows))
 
     def _join(self, weights: Mapping[str, Tensor], number: int) -> None:
@@ -248,8 +248,8 @@ class SelfPlay(Algorithm):
         self.pool[place].load_state_dict(weights)
 
     def _least_missed(self) -> int:
-        """Return the place that a newcomer takes. Those between the first and the newest are a random sample of all there were
-        (Vitter's reservoir): a policy that meets only what it was a moment ago forgets how to beat anyone else."""
+        """Return the place that a newcomer takes. Those between the first and the newest are a random sample of all versions so far
+        (Vitter's reservoir): a policy that meets only its recent versions forgets how to beat any other."""
         newest = self.who.index(max(self.who))
         others = [place for place in range(len(self.who)) if place not in (newest, self.who.index(min(self.who)))]
         stays = self.ranks.broadcast(
@@ -260,7 +260,7 @@ class SelfPlay(Algorithm):
         return others[int(stays[1] * len(others))]
 
     def _invite(self, run: str, weights: Mapping[str, Tensor]) -> None:
-        """Let the newest policy of another run join the pool; refused if it is not one of the same environment and network."""
+        """Add the newest policy of another run to the pool; refused if its environment or network differs."""
         mine = {name: tuple(weight.shape) for name, weight in self.policy.state_dict().items()}
         theirs = {name: tuple(weight.shape) for name, weight in weights.items()}
         if mine != theirs:
@@ -304,8 +304,8 @@ def _joined(tables: list[dict[int, list[float]]]) -> dict[int, list[float]]:
 
 
 def _learned_from(batch: Batch) -> Batch:
-    """Return the rows that are not masked, as segments of one row each. Of two players one waits, and some are earlier versions: most
-    rows would be computed for nothing."""
+    """Return the rows that are not masked, as segments of one row each. Of two players one waits, and some are earlier versions:
+    most rows would be computed for nothing."""
     mask = batch["mask"].flatten()
     rows = mask.nonzero().squeeze(1)
     if not len(rows):

@@ -1,7 +1,7 @@
 """The sections of settings that each algorithm has in a run's config: a union, of which ``algorithm`` is the tag.
 
-Those of the algorithms below are known without importing torch. Any other algorithm, of fugu or of a user's own, is imported and says
-it in its ``Config``.
+Those of the algorithms below are known without importing torch. Any other algorithm, of fugu or of a user's own, is imported and
+declares its settings in its ``Config``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Settings:
     """Settings in several sections, each a field. A class without this base is a section of its own."""
 
     INSTEAD: ClassVar[Mapping[str, str]] = {}
-    """settings that related algorithms have and this one does not -> the one it has in their place, if any"""
+    """settings that related algorithms have and this one does not -> the one it has instead, if any"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class SafePPOSettings(Settings):
     ppo: PPOConfig = field(default_factory=PPOConfig)
     """Proximal policy optimization"""
     safe: SafeConfig = field(default_factory=SafeConfig)
-    """Limits on what episodes cost"""
+    """Limits on the cost of episodes"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class MAPPOSettings(Settings):
     ppo: TeamPPOConfig = field(default_factory=TeamPPOConfig)
     """Proximal policy optimization"""
     mappo: MAPPOConfig = fixed(default_factory=MAPPOConfig)
-    """The team's critic and networks"""
+    """Critic and networks of the team"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class TokenPPOSettings(Settings):
     ppo: SurrogateConfig = field(default_factory=SurrogateConfig)
     """The loss of proximal policy optimization"""
     token_ppo: TokenPPOConfig = field(default_factory=TokenPPOConfig)
-    """Its estimates over the tokens of texts"""
+    """Estimates over the tokens of texts"""
 
 
 KNOWN: Mapping[str, type[Settings]] = {
@@ -93,7 +93,7 @@ KNOWN: Mapping[str, type[Settings]] = {
 
 @cache
 def settings_type(algorithm: str) -> type | None:
-    """Return the ``Config`` of an algorithm, or None if it has no settings; ConfigError if there is no such algorithm."""
+    """Return the ``Config`` of an algorithm, or None if it has no settings; raise a ConfigError if there is no such algorithm."""
     if algorithm in KNOWN:
         return KNOWN[algorithm]
     kind = algorithm_class(algorithm).Config
@@ -113,7 +113,7 @@ def sections(algorithm: str) -> Mapping[str, type]:
 
 
 def fixed_sections(algorithm: str) -> set[str]:
-    """Return the sections of ``algorithm`` of which a run that goes on can change nothing."""
+    """Return the sections of ``algorithm`` in which a resumed run can change nothing."""
     kind = settings_type(algorithm)
     if kind is None or not issubclass(kind, Settings):
         return set()
@@ -131,7 +131,7 @@ def gathered(algorithm: str, parts: Mapping[str, Any]) -> Any:
 def narrowed(algorithm: str, section: str, value: Any, *, strict: bool) -> Any:
     """Return ``value`` as the section that ``algorithm`` has under this name, which may have fewer fields.
 
-    ``strict``: a ConfigError if one that is left out was set.
+    ``strict``: raise a ConfigError if a field that is left out was set.
     """
     kind: Any = sections(algorithm)[section]
     if type(value) is kind:
@@ -148,7 +148,7 @@ def narrowed(algorithm: str, section: str, value: Any, *, strict: bool) -> Any:
 
 
 def means_nothing(algorithm: str, path: str) -> str | None:
-    """Return what to say of a setting that ``algorithm`` does not have and another one has; None if no algorithm has it."""
+    """Return the message about a setting that ``algorithm`` does not have and another one has; None if no algorithm has it."""
     owner = _owner(path)
     if owner is None:
         return None
@@ -174,7 +174,7 @@ def _fields(kind: type | None) -> tuple[Any, ...]:
 
 
 def _section_name(algorithm: str) -> str:
-    """``my_algo.py:MyAlgo`` has its settings under ``my_algo``, an algorithm of fugu under its own name."""
+    """Return the section's name: ``my_algo`` for ``my_algo.py:MyAlgo``, its own name for an algorithm of fugu."""
     if not is_own(algorithm):
         return algorithm
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", algorithm.rpartition(":")[2]).lower()

@@ -1,4 +1,4 @@
-"""What an algorithm is made from: the spaces it acts in, the network and the settings it was given, and where it computes."""
+"""The parts an algorithm is made from: the spaces it acts in, its network and settings, and the device it computes on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Net = TypeVar("Net", bound=nn.Module)
 
 
 class Agents(Protocol):
-    """The agents that act: a ``VecEnv``, a ``DeviceVec``, or whoever a data set was recorded of."""
+    """The agents that act: those of a ``VecEnv``, of a ``DeviceVec``, or of a data set."""
 
     spec: EnvSpec
     num_agents: int
@@ -40,7 +40,8 @@ class Agents(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Seeds:
-    """Seeds of a run, by what is drawn with them. ``apart`` ones differ between ranks, all others are the same everywhere."""
+    """Seeds of a run, by what is drawn with them. Those marked ``apart`` differ between ranks; the others are the same on all
+    ranks."""
 
     run: int
     ranks: Ranks = ALONE
@@ -51,7 +52,7 @@ class Seeds:
 
     @property
     def critic(self) -> int:
-        """weights of a critic that is a network of its own"""
+        """weights of a critic that is a separate network"""
         return self.run + 1
 
     @property
@@ -61,12 +62,12 @@ class Seeds:
 
     @property
     def minibatches(self) -> int:
-        """their order; apart"""
+        """order of minibatches; apart"""
         return self.ranks.seed(self.run + 1)
 
     @property
     def draws(self) -> int:
-        """who plays whom; apart"""
+        """choice of opponents; apart"""
         return self.ranks.seed(self.run + 2)
 
     @property
@@ -82,22 +83,22 @@ class Seeds:
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     envs: Agents
-    """whose observations and actions they are"""
+    """agents whose observations and actions the algorithm handles"""
     settings: Any
-    """of the algorithm, as its ``Config``; None if it has none"""
+    """settings of the algorithm, as its ``Config``; None if it has none"""
     net: PolicyConfig
-    """which network maps observations to actions"""
+    """settings of the network that maps observations to actions"""
     device: torch.device
     seeds: Seeds
     ranks: Ranks = ALONE
     horizon: int = 1
     """rows of a segment"""
     half: bool = False
-    """whether networks compute in bfloat16"""
+    """networks compute in bfloat16"""
     weights_of: Callable[[str], Mapping[str, Tensor]] | None = None
-    """reads the newest policy of another run"""
+    """function that reads the newest policy of another run"""
     ready: Callable[[nn.Module], None] = field(default=lambda policy: None)
-    """called with a policy that is ready to learn; it may be taught from examples first"""
+    """called with a policy that is ready to learn, which may first be taught from examples"""
 
     def policy(self) -> ActorCritic:
         """Make the network that the config describes, with actions and values."""
@@ -114,7 +115,7 @@ class Setup:
         return self.finished(seeded(self.seeds.weights, lambda: Transformer(*spaces, self.net)))
 
     def finished(self, policy: Net) -> Net:
-        """Give a policy that was just made the weights it is to begin with, and put it where it computes."""
+        """Give a new policy the weights it begins with, and move it to its device."""
         if self.net.start is not None:
             load_weights(policy, self.net.start)
         policy = self.placed(policy)
@@ -122,7 +123,7 @@ class Setup:
         return policy
 
     def placed(self, net: Net) -> Net:
-        """Put a network where it computes. Nothing random or running stays inside: what it does must be repeatable in a minibatch."""
+        """Move a network to its device. Nothing random or running stays inside: a minibatch must be able to repeat what it does."""
         for part in net.modules():
             if "in_bf16" in vars(part):
                 part.in_bf16 = self.half  # type: ignore[assignment]
@@ -130,7 +131,7 @@ class Setup:
 
 
 def seeded(seed: int, make: Callable[[], Made]) -> Made:
-    """Return what ``make`` makes with weights that depend on the seed alone; nothing else that is random depends on them."""
+    """Return what ``make`` makes, with weights that depend on the seed alone; no other random number depends on them."""
     threads = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,11 +1,11 @@
 """PPO over the tokens of whole answers, with a value for every token: the alternative to GRPO that needs no groups.
 
 In: batches of whole episodes (``rollout/episodes.py``, each alone in its group), with ``action`` and ``logprob`` as ``act`` stored
-them; ``logprob`` is ``[segments, horizon, tokens]``. The policy is a transformer; the critic is one layer that reads, at every token,
-what the transformer made of the text up to there. ``prepare`` adds ``counts`` (which tokens do), ``value``, ``advantage``
-(``token_gae``) and ``value_target``. ``loss`` is PPO's, a token being a row.
+them; ``logprob`` is ``[segments, horizon, tokens]``. The policy is a transformer; the critic is one layer that reads, at every
+token, the transformer's hidden state of the text up to there. ``prepare`` adds ``counts`` (which tokens count), ``value``,
+``advantage`` (``token_gae``) and ``value_target``. ``loss`` is PPO's, with tokens for rows.
 
-The critic is a module of its own beside the policy. So weights from imitation or from a run with GRPO fit, and the other way round.
+The critic is a separate module beside the policy. So weights from imitation or from a run with GRPO fit, and the other way round.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class TokenPPO(Algorithm):
         return batch.also(counts=counts, value=value, advantage=advantage, value_target=target)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        """Return the loss of an optimizer step: tokens are weighed over all of it, however many parts it is computed in."""
+        """Return the loss of an optimizer step: tokens are weighted over all of it, however many parts it is computed in."""
         in_minibatch = self.ppo.normalize_advantage == "minibatch"
         advantage, weight = weighed(
             batch["advantage"].flatten(), batch["counts"].flatten(), normalize=in_minibatch, ranks=self.ranks
@@ -109,7 +109,7 @@ class TokenPPO(Algorithm):
 
     @torch.no_grad()
     def finish(self, batch: Batch) -> Metrics:
-        """Tell how well the critic foretold, and what there was to learn from."""
+        """Return metrics: how well the critic predicted, and how much there was to learn from."""
         counts, scored = batch["counts"].flatten(1), ~batch["score"].isnan()
         return {
             "loss/explained_variance": explained_variance(

@@ -1,4 +1,4 @@
-"""An algorithm of a user's own is looked at, and tried on a few rows, before anything starts: what is wrong is named at once."""
+"""Checks of a user's own algorithm: it is inspected, and tried on a few rows, so that mistakes are reported before anything starts."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from torch import Tensor
 from fugu.algorithm.contract import Algorithm, Metrics
 from fugu.algorithm.find import is_own
 from fugu.emulation.columns import TABLE as ENV_COLUMNS
+from fugu.emulation.columns import present
 from fugu.errors import ConfigError, FuguError, raised
 from fugu.ranks import ALONE
 from fugu.rollout.acting import Act, Seen, replica
 from fugu.rollout.batch import Batch
 from fugu.rollout.columns import BOOTSTRAPS, PER_SEGMENT
 from fugu.rollout.envs import Envs, blank, untouched
+from fugu.spaces.views import TORCH_DTYPES
 
 MEMBERS = ("build", "source", "act", "prepare", "loss", "enough", "finish", "merit", "restarted", "Config")
-"""of the contract"""
+"""members of the contract"""
 NEEDED = ("act", "loss")
 GROUPS = {"optimizer", "algorithm", "envs", "score"}
-"""what a checkpoint holds beside the parts of an algorithm"""
+"""parts of a checkpoint that are not parts of an algorithm"""
 
 
 def check_class(kind: Any, name: str) -> None:
-    """A ConfigError if ``kind``, which ``name`` means, is no algorithm, or has a member that is missing or misspelt."""
+    """Raise a ConfigError if ``kind``, which ``name`` means, is no algorithm, or has a member that is missing or misspelt."""
     if not (inspect.isclass(kind) and issubclass(kind, Algorithm)):
         raise ConfigError(
             f"{name} must be a class with fugu.Algorithm as its base; write class {name.rpartition(':')[2]}(fugu.Algorithm)"
@@ -67,7 +69,7 @@ def _near(word: str, known: Iterable[str]) -> str:
 
 
 def _positional(function: Any) -> int | None:
-    """Return how many arguments a function takes by position; None if any number."""
+    """Return the number of positional arguments of a function; None if it takes any number."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return None
@@ -90,7 +92,7 @@ def _check_settings(kind: type[Algorithm], name: str) -> None:
 
 
 def _mentioned(kind: type, attribute: str) -> bool:
-    """Return whether the module of ``kind`` reads ``.attribute`` of something. True where its source is not at hand."""
+    """Return whether the module of ``kind`` reads ``.attribute`` of something; True if its source cannot be found."""
     with suppress(OSError, TypeError, SyntaxError):
         source = inspect.getsource(inspect.getmodule(kind) or kind)
         if re.search(r"\b(asdict|astuple|vars|getattr)\(", source):
@@ -100,8 +102,8 @@ def _mentioned(kind: type, attribute: str) -> bool:
 
 
 def try_algorithm(algorithm: Algorithm, name: str, envs: Envs) -> None:
-    """Let a copy of an algorithm of the user's own act and learn on rows of zeros; a ConfigError says what is wrong with what it
-    returns. Those of fugu are not tried: tests do that."""
+    """Let a copy of a user's own algorithm act and learn on rows of zeros; a ConfigError says what is wrong with what it returns.
+    Those of fugu are not tried: tests do that."""
     if not is_own(name):
         return
     taken = sorted(GROUPS & {key for key, _ in algorithm.named_children()})
@@ -112,10 +114,10 @@ def try_algorithm(algorithm: Algorithm, name: str, envs: Envs) -> None:
         for part in copied.modules():
             if "ranks" in vars(part):
                 setattr(part, "ranks", ALONE)  # noqa: B010 - others are not asked
-        seen = blank(envs.vec, envs.device)
+        seen = blank(envs.vec, envs.device, worlds=2)
         done = _act(copied, name, envs, seen)
         _act(copied, name, envs, dataclasses.replace(seen, greedy=True, training=False))
-        if type(algorithm).source is Algorithm.source:  # else batches have columns that only the source knows
+        if type(algorithm).source is Algorithm.source:  # otherwise batches have columns that only the source knows
             _learn(copied, name, _batch(envs, seen, done))
 
 
@@ -127,7 +129,7 @@ def _act(algorithm: Algorithm, name: str, envs: Envs, seen: Seen) -> Act:
         raise ConfigError(f"{name}: act must return fugu.Act(env_action, ...), got {type(done).__name__}")
     wanted = [rows, *envs.vec.action_layout.row_shape]
     _expect(name, "env_action of act", done.env_action, wanted, "use self.policy.distribution.to_env(action)")
-    taken = {column.name for column in ENV_COLUMNS}
+    taken = {column.name for column in ENV_COLUMNS}.union(envs.vec.spec.columns)
     for what, columns in (("columns", done.columns), ("carry", done.carry or {})):
         for key, column in columns.items():
             if what == "columns" and key in taken:
@@ -142,7 +144,7 @@ def _act(algorithm: Algorithm, name: str, envs: Envs, seen: Seen) -> Act:
 
 
 def _batch(envs: Envs, seen: Seen, done: Act, horizon: int = 2) -> Batch:
-    """Return a batch of rows like these, with rewards that differ."""
+    """Return a batch of copies of these rows, with rewards that differ."""
     rows = len(seen.first)
 
     def repeated(column: Tensor) -> Tensor:
@@ -153,8 +155,9 @@ def _batch(envs: Envs, seen: Seen, done: Act, horizon: int = 2) -> Batch:
     columns["reward"] = torch.linspace(-1, 1, rows * horizon, device=envs.device).view(rows, horizon)
     columns["terminated"] = torch.zeros_like(columns["first"])
     columns["truncated"] = torch.zeros_like(columns["first"])
-    if envs.vec.spec.costs:
-        columns["cost"] = columns["reward"][..., None].expand(rows, horizon, len(envs.vec.spec.costs)).clone()
+    for form in present(envs.vec.spec):
+        if form.name not in columns and form.when == "outcome":
+            columns[form.name] = torch.zeros((rows, horizon, *form.shape), dtype=TORCH_DTYPES[form.dtype], device=envs.device)
     columns |= {key: repeated(column) for key, column in done.columns.items()}
     columns |= {kept: done.columns[key].clone() for key, kept in BOOTSTRAPS.items() if key in done.columns}
     carry = {key: torch.zeros_like(column) for key, column in (done.carry or {}).items()}

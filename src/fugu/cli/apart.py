@@ -1,7 +1,7 @@
-"""``apart(function, ...)``: a function that runs a user's environment, in a process of its own; what it returns comes back.
+"""``apart(function, ...)``: run a function with a user's environment in a separate process, and return its result.
 
 An environment that hangs, exits or crashes there does not take the command with it: the command gets an ``Ended`` that says what
-happened and, where faulthandler saw it, in which lines.
+happened and, if faulthandler saw it, in which lines.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from fugu.errors import ConfigError, FuguError
 Result = TypeVar("Result")
 
 POLL_S = 0.1
-"""how often the command looks whether the process is alive; its pipe stays open where it has forked others"""
+"""seconds between two looks whether the process is alive; its pipe stays open if it has forked others"""
 PATIENCE_S = 5.0
-"""after which a terminal is told for how long the command will wait"""
+"""seconds after which a terminal shows how long the command will wait"""
 POLITE_S = 1.0
-"""how long the process may take to end after it has answered"""
+"""seconds the process may take to end after it has answered"""
 LOOK = 0.9
-"""the part of its time after which a process notes where it is, in case it is late"""
+"""share of its time after which a process notes where it is, in case it is late"""
 TRACE_BYTES = 65536
 PR_SET_PDEATHSIG = 1
 
@@ -62,11 +62,11 @@ class _Traceback(Exception):
 def apart(
     function: Callable[..., Result], *arguments: Any, timeout: float | None = None, fresh: bool = False, **settings: Any
 ) -> Result:
-    """What ``function(*arguments, **settings)`` returns, called in another process; all of these can be pickled.
+    """Return what ``function(*arguments, **settings)`` returns, called in another process; all of these can be pickled.
 
-    A FuguError that it raises is raised here. ``Ended`` if the process comes to an end
-    without an answer, or takes more than ``timeout`` seconds. No process is left behind, whatever happens here. ``fresh``: never a
-    fork, whose memory seems to grow as it comes to use what it shares with its parent.
+    A FuguError that it raises is raised here. ``Ended`` if the process comes to an end without an answer, or takes more than
+    ``timeout`` seconds. No process is left behind, whatever happens here. ``fresh``: never a fork, whose memory seems to grow as it
+    begins to use what it shares with its parent.
     """
     context: Any = multiprocessing.get_context("spawn" if fresh else _start_method())
     answer, answering = context.Pipe(duplex=False)
@@ -98,13 +98,13 @@ def apart(
 
 
 def _start_method() -> str:
-    """A fork takes no time, but has only one of its parent's threads, and torch may wait for the others."""
+    """Return the start method: a fork takes no time, but has only one of its parent's threads, and torch may wait for the others."""
     alone = threading.active_count() == 1 and "torch" not in sys.modules
     return "fork" if alone and sys.platform == "linux" else "spawn"
 
 
 def _receive(answer: Connection, pid: int, timeout: float | None) -> bytes | None:
-    """The answer, or None where the process is over or late."""
+    """Return the answer, or None if the process is over or late."""
     start = time.monotonic()
     until = math.inf if timeout is None else start + timeout
     told = timeout is None or not sys.stderr.isatty()
@@ -121,7 +121,7 @@ def _receive(answer: Connection, pid: int, timeout: float | None) -> bytes | Non
 
 
 def _is_over(pid: int, wait: float = 0.0) -> bool:
-    """Whether the process has ended, or does within ``wait`` seconds. Its number stays taken until ``_end``."""
+    """Return whether the process has ended, or does within ``wait`` seconds. Its number stays taken until ``_end``."""
     until = time.monotonic() + wait
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if time.monotonic() >= until:
@@ -131,7 +131,7 @@ def _is_over(pid: int, wait: float = 0.0) -> bool:
 
 
 def _end(process: Any) -> None:
-    """End the process, if it was started and still runs, and what its environment has started."""
+    """End the process, if it was started and still runs, and everything its environment has started."""
     if process.pid is None or process.exitcode is not None:
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):  # it has no session of its own yet
@@ -141,7 +141,7 @@ def _end(process: Any) -> None:
 
 
 def _ended(code: int | None, timeout: float | None, places: list[str]) -> Ended:
-    """``code`` as multiprocessing has it, negative for a signal; None: it was late."""
+    """Return the error for ``code`` as multiprocessing has it, negative for a signal; None: it was late."""
     survive = "training survives it with --on-error restart"
     if code is None:
         return Ended(
@@ -166,7 +166,7 @@ def _ended(code: int | None, timeout: float | None, places: list[str]) -> Ended:
 
 
 def _places(trace: Connection) -> list[str]:
-    """Where the environment was when faulthandler looked: its innermost three lines, each on a line of its own."""
+    """Return where the environment was when faulthandler looked: its innermost three lines, each on a line of its own."""
     text = os.read(trace.fileno(), TRACE_BYTES).decode(errors="replace") if trace.poll() else ""
     main_thread = text.rpartition("(most recent call first):")[2]  # the oldest, and so the last
     frames = re.findall(r'File "(.+)", line (\d+) in (.+)', main_thread)
@@ -202,7 +202,7 @@ def _answer(answering: Connection, tracing: Connection, timeout: float | None, p
 
 
 def _sendable(error: FuguError) -> FuguError:
-    """Return the error, or one of its kind in plain words where its fields hold what cannot leave this process."""
+    """Return the error, or one of its kind in plain words if its fields hold something that cannot leave this process."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -211,7 +211,7 @@ def _sendable(error: FuguError) -> FuguError:
 
 
 def _leave_terminal(parent: int) -> None:
-    """Ctrl-C is the parent's to answer; this process ends with it, even where it is killed."""
+    """Leave Ctrl-C to the parent; this process ends with it, even if the parent is killed."""
     os.setsid()
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # forgets one that has come since the start
     signal.signal(signal.SIGINT, handler)

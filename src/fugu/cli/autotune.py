@@ -1,4 +1,4 @@
-"""``fugu autotune``: which vector settings are fastest for an environment, measured here."""
+"""``fugu autotune``: measure here which vector settings are fastest for an environment."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Options:
     """
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
-    """a native environment, a Gymnasium id, module:Class, file.py:Class or my_env.h"""
+    """Environment: a native one by name, a Gymnasium id, module:Class, file.py:Class or my_env.h"""
     num_envs: int = 64
-    """environments to step"""
+    """Number of environments to step"""
     seconds: float = 0.5
-    """measuring time per setting"""
+    """Seconds to measure each setting"""
     json: bool = False
-    """print the measurements as JSON"""
+    """Print the measurements as JSON"""
 
 
 def main(argv: list[str]) -> int:
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
 
 
 def show(trials: Sequence[Trial], title: str, best: str = "") -> None:
-    """The trials as a table, ``best`` marked; ratios are to the first one that ran."""
+    """Print the trials as a table, with ``best`` marked; ratios are to the first one that ran."""
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     table.add_column("setting")
     for name in ("steps/s", "ratio", "start s", "MiB"):

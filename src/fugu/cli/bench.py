@@ -1,6 +1,6 @@
-"""``fugu bench vector``: a quick look at the throughput of our backends, and with ``--peers`` of other libraries.
+"""``fugu bench vector``: a quick look at the throughput of our backends and, with ``--peers``, of other libraries.
 
-Quick means: no claim is made with it. ``benchmarks/vector.py`` is the thorough one.
+Quick means that no claim rests on it. ``benchmarks/vector.py`` is the thorough one.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from fugu.vector.config import Backend, Order, VectorConfig, usable_cores
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Steps per second of our backends on an environment, with random actions.
+    """Measure the steps per second of our backends on an environment, with random actions.
 
     With --backend, --num-workers, --batch-size, --order or --isolate only that setting is measured, beside the simplest one.
     --env.NAME VALUE goes to the environment's constructor.
     """
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")] = "CartPole-v1"
-    """a native environment, a Gymnasium id, module:Class, file.py:Class or my_env.h"""
+    """Environment: a native one by name, a Gymnasium id, module:Class, file.py:Class or my_env.h"""
     num_envs: int = 64
-    """environments to step"""
+    """Number of environments to step"""
     seconds: float = 2.0
-    """measuring time per setting"""
+    """Seconds to measure each setting"""
     peers: bool = False
-    """also measure Gymnasium's Sync and Async vector envs, and Stable-Baselines3's if it is installed"""
+    """Also measure Gymnasium's Sync and Async vector envs, and those of Stable-Baselines3 if it is installed"""
     json: bool = False
-    """print the measurements as JSON"""
+    """Print the measurements as JSON"""
     backend: Backend = "auto"
-    """serial, process, or for native environments native"""
+    """Backend to measure: serial, process, or native (native environments only)"""
     num_workers: int | None = None
-    """processes, or native threads, that step"""
+    """Processes, or native threads, that step the environments"""
     batch_size: int | None = None
-    """environments per batch"""
+    """Environments per batch"""
     order: Order = "pipelined"
-    """which batch comes next: in turn, or the first that is finished"""
+    """Order of batches: pipelined (each in its turn) or first_finished"""
     isolate: bool = False
-    """no environment in the calling process"""
+    """Keep environments out of the calling process"""
 
 
 def main(argv: list[str]) -> int:
@@ -79,7 +79,7 @@ def _measure(options: Options, env_kwargs: dict[str, Any]) -> list[Trial]:
 
 
 def _trials(options: Options) -> list[Trial]:
-    """Everything autotune would try, or the simplest of it and the one setting the user named."""
+    """Return everything autotune would try, or the simplest of it and the one setting the user named."""
     config = VectorConfig(
         num_envs=options.num_envs,
         backend=options.backend,
@@ -100,7 +100,7 @@ def _trials(options: Options) -> list[Trial]:
 
 
 def _peers(options: Options, env_kwargs: dict[str, Any]) -> dict[str, Callable[[], Any]]:
-    """Name -> builds the other library's vector env over the same environments."""
+    """Return by name what builds another library's vector env over the same environments."""
     from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
     factory = factories(options.env, 1, env_kwargs)[0]

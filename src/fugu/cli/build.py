@@ -22,13 +22,13 @@ from fugu.emulation.native import native_spec
 class Options:
     """Compile a native environment of your own into the cache, where every command finds it.
 
-    Commands that are given my_env.h do this by themselves; here it shows whether it compiles, and how long that takes.
+    Commands that are given my_env.h do this by themselves; this one shows whether it compiles, and how long that takes.
     """
 
     path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATH.h")]
-    """the header, as fugu new env --native writes one"""
+    """Header of the environment, such as fugu new env --native writes"""
     debug: bool = False
-    """compile with the address and undefined-behaviour sanitizers and run fugu check on it with them"""
+    """Compile with the address and undefined-behaviour sanitizers, and run fugu check with them"""
 
 
 def main(argv: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""``fugu check``: everything that is wrong with an environment, each finding with its fix."""
+"""``fugu check``: report everything that is wrong with an environment, each finding with its fix."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Options:
     """
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
-    """a native environment, a Gymnasium id, module:Class, file.py:Class or my_env.h"""
+    """Environment: a native one by name, a Gymnasium id, module:Class, file.py:Class or my_env.h"""
     steps: int = 500
-    """random steps in each part of the check"""
+    """Random steps in each part of the check"""
     seed: int = 0
-    """of the environment and the actions"""
+    """Seed of the environment and of the actions"""
     timeout: float = 120.0
-    """seconds for the whole check, after which the environment counts as one that hangs"""
+    """Longest time for the whole check, in seconds; beyond it the environment counts as hanging"""
     json: bool = False
-    """print the report as JSON"""
+    """Print the report as JSON"""
 
     def __post_init__(self) -> None:
         if not 0 < self.timeout <= DAY:
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
 
 
 def report_on(options: Options, env_kwargs: dict[str, Any]) -> Report:
-    """The report of a check in another process, or one that says how that process ended."""
+    """Return the report of a check in another process, or one that says how that process ended."""
     start = time.perf_counter()
     try:
         return apart(check_quietly, options, env_kwargs, timeout=options.timeout)
@@ -77,7 +77,7 @@ def check_quietly(options: Options, env_kwargs: dict[str, Any]) -> Report:
 
 
 def show(report: Report) -> None:
-    """The report in colours."""
+    """Print the report in colours."""
     out = console()
     worst = next((severity for severity in COLOURS if report.of(severity)), "")  # type: ignore[arg-type]
     out.print(Text.assemble((report.name, "bold"), ": ", (report.summary, COLOURS.get(worst, "green"))))

@@ -1,4 +1,4 @@
-"""``fugu doctor``: what this machine and installation can do, what is missing, and what to type."""
+"""``fugu doctor``: show what this machine and installation can do, what is missing, and what to type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fugu import __version__
 from fugu.cli.options import console, parse
 
 TORCH_TESTED = ((2, 8), (2, 14))
-"""from, and up to but not including"""
+"""the first version tested, and the first one beyond"""
 
 # extra -> (modules it brings, what it is for)
 EXTRAS = {
@@ -43,7 +43,7 @@ LEVELS = {
     1: "no namespaces, no Landlock; programs can read files, but not write or connect",
     0: "limits only; programs would have the rights of their user, so coding environments refuse to start",
 }
-"""what a level of the sandbox means"""
+"""meaning of each level of the sandbox"""
 
 NOT_MISSED = "none, which only a GPU needs"
 
@@ -53,10 +53,10 @@ MARKS = {"ok": ("ok", "green"), "info": ("-", "dim"), "warning": ("!", "yellow")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What this machine and installation can do. Exit code 1 if something that is needed is broken."""
+    """Show what this machine and installation can do. Exit code 1 if something that is needed is broken."""
 
     json: bool = False
-    """print a JSON object"""
+    """Print a JSON object"""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def main(argv: list[str]) -> int:
 
 
 def examine() -> Iterator[Item]:
-    """Everything there is to know, one item at a time; a part that raises is broken and the others go on."""
+    """Yield everything there is to know, one item at a time; a part that raises is broken and the others go on."""
     parts: tuple[Callable[[], Iterator[Item]], ...] = (
         _python,
         _native,
@@ -114,7 +114,7 @@ def _python() -> Iterator[Item]:
 
 def _native() -> Iterator[Item]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is said below
+        warnings.simplefilter("ignore")  # reported below
         from fugu.native import missing, native
     if native is not None:
         yield Item("native core", "ok", f"loaded ({Path(native.__file__).name})")
@@ -134,7 +134,7 @@ def _torch() -> Iterator[Item]:
 
 
 def torch_item(version: str, cuda: str | None, driver: bool, gpus: list[str]) -> Item:
-    """What to say of a torch ``version`` built for ``cuda`` (None: CPU) on a machine with or without an NVIDIA ``driver``."""
+    """Describe a torch ``version`` built for ``cuda`` (None: CPU) on a machine with or without an NVIDIA ``driver``."""
     build = f"CUDA {cuda}" if cuda else "CPU build"
     found = f"{version}, {build}" + (f", {', '.join(gpus)}" if gpus else "")
     number = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
@@ -164,7 +164,7 @@ def _gpus(torch: Any) -> list[str]:
 
 
 def _cuda() -> Iterator[Item]:
-    """What environments and kernels on a GPU stand on: the driver, the run-time compiler, and both tried for real."""
+    """Try what environments and kernels on a GPU rest on: the driver, the run-time compiler, and both together."""
     if importlib.util.find_spec("torch") is None:
         return
     import torch
@@ -173,7 +173,7 @@ def _cuda() -> Iterator[Item]:
     from fugu.gpu.libraries import driver_version, nvrtc_path, nvrtc_version
 
     gpus = _gpus(torch)
-    missing: Status = "warning" if gpus else "info"  # without a GPU nobody misses them
+    missing: Status = "warning" if gpus else "info"  # without a GPU they are not needed
     try:
         yield Item("CUDA driver", "ok", f"for CUDA {driver_version()}")
     except FuguError as error:
@@ -192,7 +192,7 @@ def _cuda() -> Iterator[Item]:
 
 
 def gpu_item(device: str, name: str) -> Item:
-    """Compiles an environment for ``device`` and steps it there."""
+    """Compile an environment for ``device`` and step it there."""
     import torch
 
     import fugu.vector
@@ -233,7 +233,7 @@ def _machine() -> Iterator[Item]:
 
 
 def _sharing() -> Iterator[Item]:
-    """What the process backend stands on, each tried for real."""
+    """Try each thing that the process backend rests on."""
     from fugu.vector.buffers import shared_memory
     from fugu.vector.launch import anonymous_file
 
@@ -253,7 +253,7 @@ def _sharing() -> Iterator[Item]:
 
 
 def _process() -> Iterator[Item]:
-    """Two environments, one of them in a worker: covers starting, futex hand-over and ending."""
+    """Step two environments, one of them in a worker: covers starting, futex hand-over and ending."""
     import fugu.vector
     from fugu.native import native
 
@@ -267,7 +267,7 @@ def _process() -> Iterator[Item]:
 
 
 def _sandbox() -> Iterator[Item]:
-    """How well programs that an agent wrote can be kept apart; only coding environments miss it."""
+    """Examine how well programs written by an agent can be isolated; only coding environments need it."""
     from fugu.coding.sandbox import probe
     from fugu.errors import SandboxError
 

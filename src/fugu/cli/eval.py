@@ -1,4 +1,4 @@
-"""``fugu eval RUN``: how good a run's policy is, and how sure that number is."""
+"""``fugu eval RUN``: estimate how good a run's policy is, and how sure that number is."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Options(PolicyOptions):
-    """Play whole episodes with a run's policy: mean return with its 95% interval, lowest, highest, length.
+    """Play whole episodes with a run's policy, and show the mean return with its 95% interval, the lowest, the highest and the
+    length.
 
     The figures and every episode's return are written as JSON into the run's folder. --env.NAME VALUE changes a setting of the
     environment.
     """
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = "latest"
-    """latest, latest~1, a name or a path"""
+    """Run: latest, latest~1, a name or a path"""
     episodes: int = 100
-    """to play; with several agents each one's counts"""
+    """Episodes to play; with several agents, each agent's episode counts"""
     num_envs: int | None = None
-    """environments that play at once; default: one per episode, up to 64"""
+    """Environments that play at once; none: one per episode, up to 64"""
     device: str = "cpu"
-    """where the policy computes: cpu, or cuda where a large network would hold the environments up"""
+    """Device that computes the policy: cpu, or cuda, which pays off for a large network"""
     json: str = ""
-    """also write the JSON to this file; - prints it instead of anything else"""
+    """File to write the JSON to as well; -: print it instead of anything else; empty: no such file"""
 
 
 def main(argv: list[str]) -> int:

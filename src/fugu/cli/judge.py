@@ -1,4 +1,4 @@
-"""``fugu judge TASKS COMPLETIONS``: how many of these completions are right, and pass@k."""
+"""``fugu judge TASKS COMPLETIONS``: count how many of these completions are right, and estimate pass@k."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ class Options:
     """
 
     tasks: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TASKS")]
-    """JSONL, or .gz of it"""
+    """File of tasks: JSONL, or .gz of it"""
     completions: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="COMPLETIONS")]
-    """JSONL, or .gz of it"""
+    """File of completions: JSONL, or .gz of it"""
     k: str = "1"
-    """of pass@k, several with commas: 1,10"""
+    """Numbers k of pass@k, separated by commas: 1,10"""
     format: Format = "auto"
-    """of the tasks"""
+    """Format of the tasks"""
     partial: bool = False
-    """go on where tasks have no completions, and leave them out"""
+    """Go on if tasks have no completions, and leave those tasks out"""
     workers: int | None = None
-    """processes that run programs; default: one per core"""
+    """Processes that run programs; none: one per core"""
     backend: BackendName = "fork"
-    """what runs the programs"""
+    """Backend of the sandbox that runs the programs"""
     min_level: int = 3
-    """refuse to run with less isolation: 3 namespaces, 2 Landlock, 1 seccomp, 0 none"""
+    """Level of isolation below which nothing is run: 3 namespaces, 2 Landlock, 1 seccomp, 0 none"""
     allow: tuple[str, ...] = ()
-    """what may be missing nevertheless, by name"""
+    """Names of isolation features that may be missing nevertheless"""
     share_process: bool = False
-    """run all call tests of a program in one process: faster, but it can tell the second call from the first"""
+    """Run all call tests of a program in one process: faster, but it can tell the second call from the first"""
     json: str = ""
-    """write all results to this file; - prints them instead of anything else"""
+    """File to write all results to; -: print them instead of anything else; empty: no file"""
 
 
 def main(argv: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Which key means which action, for driving an environment by hand."""
+"""Keys and the actions they mean, for driving an environment by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ARROWS: Mapping[str, Mapping[str, int]] = {
     "FrozenLake-v1": {"left": 0, "down": 1, "right": 2, "up": 3},
     "CliffWalking-v1": COMPASS,
 }
-"""environment -> what its arrow keys do; number keys work everywhere"""
+"""environment -> actions of its arrow keys; number keys work everywhere"""
 IDLE: Mapping[str, int] = {
     "acrobot": 1,
     "Acrobot-v1": 1,
@@ -51,12 +51,12 @@ class Keys:
     actions: Mapping[str, np.ndarray]
     """key -> row of the action layout"""
     idle: np.ndarray | None
-    """what is done while no key is pressed; None: what was done last"""
+    """action while no key is pressed; None: the last one"""
     help: str
 
 
 def keys_for(name: str, space: gs.Space) -> Keys | None:
-    """None if the action space is too large for single keys."""
+    """Return the keys of an action space; None if it is too large for single keys."""
     layout = Layout(space)
     names: dict[str, Any]
     idle: float | None

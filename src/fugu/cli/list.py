@@ -1,4 +1,4 @@
-"""``fugu list``: the environments that can be made by name here."""
+"""``fugu list``: list the environments that can be made by name here."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ PARTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The environments that can be made by name here.
+    """List the environments that can be made by name here.
 
     Besides these, every command takes module:Class, file.py:Class and my_env.h.
     """
 
     pattern: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATTERN")] = ""
-    """only names with this text in them, in any case"""
+    """Text that a name must contain to be listed, in upper or lower case"""
     json: bool = False
-    """print a JSON object {group: [names]}"""
+    """Print a JSON object {group: [names]}"""
 
 
 def main(argv: list[str]) -> int:
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
 
 
 def environments() -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Group -> names that can be made, and group -> what to install for those that cannot."""
+    """Return the names that can be made, by group, and for the other groups what to install."""
     import gymnasium
 
     from fugu.emulation.factory import NAMED, REGISTERING
@@ -102,7 +102,7 @@ def _register(gymnasium: Any, package: str) -> None:
 
 
 def _group(spec: Any) -> str | None:
-    """``gymnasium classic_control``, or the package's name; None for entries that can only raise."""
+    """Return ``gymnasium classic_control``, or the package's name; None for entries that can only raise."""
     if isinstance(spec.entry_point, str):
         parts = spec.entry_point.partition(":")[0].split(".")
     elif spec.entry_point is not None and spec.entry_point.__module__ != "gymnasium.envs":

@@ -21,19 +21,19 @@ from fugu.errors import ConfigError, FuguError, did_you_mean
 # command -> (module with main(argv) -> exit code, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("fugu.cli.train", "train a policy; --resume goes on with a run"),
-    "eval": ("fugu.cli.eval", "how good a run's policy is: many episodes, the mean and how sure it is"),
-    "video": ("fugu.cli.video", "an episode of a run's policy as mp4 or gif, without a display"),
+    "eval": ("fugu.cli.eval", "play many episodes with a run's policy; the mean return and how sure it is"),
+    "video": ("fugu.cli.video", "write an episode of a run's policy as mp4 or gif, without a display"),
     "play": ("fugu.cli.play", "watch a run's policy in the terminal, or drive an environment yourself"),
-    "runs": ("fugu.cli.runs", "the runs there are, and how far they got"),
-    "plot": ("fugu.cli.plot", "the curves of one or several runs as a picture"),
-    "judge": ("fugu.cli.judge", "score a file of programs that were written for tasks: pass@k"),
-    "ratings": ("fugu.cli.ratings", "how strong the versions of a policy are that play against each other"),
-    "list": ("fugu.cli.list", "the environments that can be made by name here"),
+    "runs": ("fugu.cli.runs", "list the runs, and how far they got"),
+    "plot": ("fugu.cli.plot", "draw the curves of one or several runs as a picture"),
+    "judge": ("fugu.cli.judge", "score a file of programs written for tasks: pass@k"),
+    "ratings": ("fugu.cli.ratings", "show how strong the versions of a policy are that played each other"),
+    "list": ("fugu.cli.list", "list the environments that can be made by name here"),
     "check": ("fugu.cli.check", "find everything that is wrong with an environment, with fixes"),
     "autotune": ("fugu.cli.autotune", "measure which vector settings are fastest for an environment"),
-    "bench vector": ("fugu.cli.bench", "steps per second of our backends, and of other libraries"),
-    "doctor": ("fugu.cli.doctor", "what this machine and installation can do"),
-    "sandbox": ("fugu.cli.sandbox", "how well programs are kept apart here, tried, and how fast they run"),
+    "bench vector": ("fugu.cli.bench", "measure the steps per second of our backends and of other libraries"),
+    "doctor": ("fugu.cli.doctor", "show what this machine and installation can do"),
+    "sandbox": ("fugu.cli.sandbox", "test how well programs are isolated here, and how fast they run"),
     "build": ("fugu.cli.build", "compile a native environment of your own, with sanitizers if asked to"),
     "new env": ("fugu.cli.new", "write a small environment to start from"),
     "new tasks": ("fugu.cli.new_tasks", "write built-in coding tasks to a file, for fugu judge"),
@@ -143,7 +143,7 @@ def _help(prefix: str = "") -> str:
 
 
 def _output_fails() -> bool:
-    """Whether it is standard output that an OSError came from: then not even an empty line can be written to it."""
+    """Return whether an OSError came from standard output: then not even an empty line can be written to it."""
     try:
         print(flush=True)
     except OSError:
@@ -152,17 +152,17 @@ def _output_fails() -> bool:
 
 
 def _forget_output() -> None:
-    """Or the interpreter complains about the same output when it flushes on exit."""
+    """Point standard output to nowhere; otherwise the interpreter complains about it again when it flushes on exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _one_line(message: Warning | str, *place: object, **more: object) -> str:
-    """A warning as people want to read it, without the file and line it came from."""
+    """Return a warning as people want to read it, without the file and line it came from."""
     return f"warning: {message}\n"
 
 
 def _complain(message: str) -> None:
-    """One message in red on standard error."""
+    """Print one message in red on standard error."""
     from rich.console import Console
     from rich.text import Text
 

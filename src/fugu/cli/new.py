@@ -1,4 +1,4 @@
-"""``fugu new env``: a small environment of the user's own to start from, which passes ``fugu check``."""
+"""``fugu new env``: write a small environment to start from, which passes ``fugu check``."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Options:
     """Write a small environment to start from: a Gymnasium class, with --multi a PettingZoo one, with --native a C++ header."""
 
     path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATH")]
-    """the file to write; an existing one is never touched"""
+    """File to write; an existing one is never touched"""
     name: str = ""
-    """of the class or struct; default: from the file name, my_env.py -> MyEnv"""
+    """Name of the class or struct; empty: from the file name, my_env.py -> MyEnv"""
     multi: bool = False
-    """several agents: a PettingZoo ParallelEnv"""
+    """Write one with several agents: a PettingZoo ParallelEnv"""
     native: bool = False
-    """a C++ header, for millions of steps per second"""
+    """Write a C++ header, for millions of steps per second"""
 
 
 def main(argv: list[str]) -> int:
@@ -140,7 +140,7 @@ class MyEnv(ParallelEnv):
 '''
 
 TAKEN = ("State", "Params", "Action", "Obs")
-"""what structs and types inside that of a native environment are called; C++ takes the name of a struct within it for the struct"""
+"""names of the structs and types inside that of a native environment; C++ takes the name of a struct within it for the struct"""
 
 NATIVE = """// An environment to start from: walk along a corridor to the goal. Replace what it shows, does and rewards.
 // Everything is plain data and static functions; the engine steps thousands of these, resets them, cuts them off at the time

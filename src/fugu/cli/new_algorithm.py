@@ -1,4 +1,4 @@
-"""``fugu new algorithm FILE``: an algorithm to start from."""
+"""``fugu new algorithm FILE``: write an algorithm to start from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Options:
     path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATH")]
     """File to write; an existing one is never touched"""
     name: str = ""
-    """Name of the class; default: from the file name, my_algo.py -> MyAlgo"""
+    """Name of the class; empty: from the file name, my_algo.py -> MyAlgo"""
 
 
 def main(argv: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""``fugu new policy FILE``: a network to start from."""
+"""``fugu new policy FILE``: write a network to start from."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Options:
     """Write a small network to start from: a torch module with encode and decode, for fugu train ENV --policy FILE:CLASS."""
 
     path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATH")]
-    """the file to write; an existing one is never touched"""
+    """File to write; an existing one is never touched"""
     name: str = "Net"
-    """of the class"""
+    """Name of the class"""
 
 
 def main(argv: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""``fugu new tasks FILE``: built-in coding tasks as a file, to score completions against or to see what one looks like."""
+"""``fugu new tasks FILE``: write built-in coding tasks to a file, to score completions against or to see what one looks like."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Options:
     """Write built-in coding tasks as JSONL, and completions that solve them, for fugu judge."""
 
     path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")] = "tasks.jsonl"
-    """where to"""
+    """File to write"""
     count: int = 100
-    """tasks, no two alike"""
+    """Number of tasks, no two alike"""
     level: int = 1
-    """operations in a row: 1, 2 or 3"""
+    """Operations in a row that a task needs: 1, 2 or 3"""
     seed: int = 0
-    """another one, other tasks"""
+    """Seed of the tasks; another seed gives other tasks"""
     held_out: bool = False
-    """those that are never shown in training"""
+    """Write tasks that are never shown in training"""
     completions: str = ""
-    """also write a right completion of each task to this file"""
+    """File to write a right completion of each task to as well; empty: no such file"""
     force: bool = False
-    """replace files that are there"""
+    """Replace files that exist"""
 
 
 def main(argv: list[str]) -> int:

@@ -24,12 +24,12 @@ Options = TypeVar("Options")
 
 
 def parse(kind: type[Options], command: str, argv: list[str]) -> Options:
-    """``argv`` as a ``kind``, a dataclass with a help text under each field. A wrong flag ends in exit code 2."""
+    """Return ``argv`` as a ``kind``, a dataclass with a help text under each field. A wrong flag ends in exit code 2."""
     return read(kind, prog=f"fugu {command}", args=argv, config=(tyro.conf.FlagCreatePairsOff,))
 
 
 def read(kind: type[Options], **settings: Any) -> Options:
-    """``tyro.cli``, but a ConfigError of the dataclass itself is raised; tyro would draw it in a box and exit."""
+    """Call ``tyro.cli``, but raise a ConfigError of the dataclass itself; tyro would draw it in a box and exit."""
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             return tyro.cli(kind, **settings)
@@ -44,16 +44,16 @@ def read(kind: type[Options], **settings: Any) -> Options:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyOptions:
-    """What ``eval``, ``video`` and ``play`` have in common."""
+    """Options that ``eval``, ``video`` and ``play`` share."""
 
     checkpoint: str = "latest"
-    """of a run: latest, best or its step"""
+    """Checkpoint of the run: latest, best or its step"""
     greedy: bool = False
-    """of a run: the most likely action instead of one drawn at random"""
+    """Take the most likely action of a run's policy instead of drawing one"""
     seed: int = 1
-    """of the environment and of the actions drawn; the same seed gives the same episodes"""
+    """Seed of the environment and of the actions drawn; the same seed gives the same episodes"""
     runs: str = "runs"
-    """the folder in which runs are looked for"""
+    """Folder in which runs are looked for"""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < SEEDS:
@@ -61,7 +61,7 @@ class PolicyOptions:
 
     @property
     def which(self) -> str | int:
-        """The checkpoint as ``Player`` takes it."""
+        """Return the checkpoint as ``Player`` takes it."""
         if self.checkpoint.replace("_", "").isdecimal():
             return int(self.checkpoint)
         if self.checkpoint not in ("latest", "best"):
@@ -73,7 +73,7 @@ class PolicyOptions:
 
 
 def take_env_kwargs(argv: list[str]) -> tuple[list[str], dict[str, Any]]:
-    """Take ``--env.NAME VALUE`` out of ``argv``: (the rest, what goes to the environment's constructor).
+    """Take ``--env.NAME VALUE`` out of ``argv``: (the rest, the arguments for the environment's constructor).
 
     A value is read as Python if it can be (``16``, ``0.5``, ``[1, 2]``, ``True``), else as text; without one it is True.
     """
@@ -135,10 +135,11 @@ SWITCH = {"true": True, "false": False, "yes": True, "no": False, "on": True, "o
 
 
 def full_names(argv: list[str], kind: type) -> list[str]:
-    """Flags by their whole name: ``--learning-rate`` becomes ``--optimizer.learning-rate`` where no other field is called that.
+    """Return the flags by their whole names: ``--learning-rate`` becomes ``--optimizer.learning-rate`` if no other field is called
+    that.
 
-    ``--no-share`` and ``--share false`` become ``--policy.no-share``, ``1e6`` becomes ``1000000``, which is also a whole number, and
-    ``none`` becomes ``None`` where it stands for no number. A flag nobody knows is a ConfigError with the nearest ones.
+    ``--no-share`` and ``--share false`` become ``--policy.no-share``, ``1e6`` becomes ``1000000``, which is also a whole number,
+    and ``none`` becomes ``None`` where it means that there is no number. An unknown flag is a ConfigError with the nearest ones.
     """
     out: list[str] = []
     todo = list(argv)
@@ -165,7 +166,7 @@ def full_names(argv: list[str], kind: type) -> list[str]:
 
 
 def _find_flag(name: str, kind: type) -> tuple[tuple[str, ...], bool]:
-    """The field that ``--name`` means, and whether it says no to it."""
+    """Return the field that ``--name`` means, and whether the flag negates it."""
     paths = field_paths(kind)
     wanted = tuple(name.replace("-", "_").split("."))
     positive = (*wanted[:-1], wanted[-1].removeprefix("no_"))
@@ -183,7 +184,7 @@ def _find_flag(name: str, kind: type) -> tuple[tuple[str, ...], bool]:
 
 
 def console() -> Console:
-    """Where reports go. Without a terminal there are no colours and lines are not wrapped."""
+    """Return the console that reports go to. Without a terminal there are no colours and lines are not wrapped."""
     if sys.stdout.isatty():
         return Console(highlight=False)
     return Console(highlight=False, width=200, soft_wrap=True)
@@ -206,7 +207,7 @@ def _whole(text: str) -> str:
 
 
 def literal(text: str) -> Any:
-    """What ``text`` means in Python, or the text itself."""
+    """Return the Python value of ``text``, or the text itself if it is none."""
     try:
         return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text, text))
     except (ValueError, SyntaxError):

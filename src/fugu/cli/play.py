@@ -1,6 +1,6 @@
 """``fugu play RUN`` shows a policy in the terminal; ``fugu play ENV`` lets you drive an environment by keys.
 
-Where the output is no terminal, a plain line is printed per step.
+If the output is no terminal, it prints a plain line per step.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ PLAIN_STEPS = 1000
 class Options(PolicyOptions):
     """Watch a run's policy in the terminal, or drive an environment by keys: numbers or arrows, space pauses, q quits.
 
-    Where the output is no terminal, a line is printed per step; an environment then gets random actions. --env.NAME VALUE goes to
-    the environment.
+    If the output is no terminal, a line is printed per step, and an environment gets random actions. --env.NAME VALUE goes to the
+    environment.
     """
 
     what: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV|RUN")] = "latest"
-    """a run (latest, latest~1, a path, a name), or an environment (fugu list)"""
+    """Run (latest, latest~1, a name or a path), or environment (fugu list)"""
     fps: float | None = None
-    """steps per second; default: what the environment says, or 30"""
+    """Steps per second; none: the environment's own rate, or 30"""
     mode: Literal["auto", "live", "turns"] = "auto"
-    """of an environment: live goes on at --fps, turns takes a step per key; auto: live for those known to be games of skill"""
+    """Pace of an environment driven by keys: live (goes on at --fps) or turns (a step per key); auto: live for known games of skill"""
     max_steps: int | None = None
-    """steps after which it ends; default: never, or 1000 where the output is no terminal"""
+    """Steps after which it ends; none: never, or 1000 if the output is no terminal"""
 
 
 def main(argv: list[str]) -> int:
@@ -81,7 +81,7 @@ def _is_run(text: str, root: str) -> bool:
 
 
 def _policy(options: Options, env_kwargs: Mapping[str, Any], screen: Screen | None, stack: ExitStack) -> Iterator[Scene]:
-    """The policy plays; the screen, if any, shows it."""
+    """Let the policy play, and show it on the screen, if any."""
     which = options.which  # or its error, before torch is imported
     from fugu.run.player import Player
     from fugu.run.run import Run
@@ -104,7 +104,7 @@ def _policy(options: Options, env_kwargs: Mapping[str, Any], screen: Screen | No
 
 
 def _drive(options: Options, env_kwargs: Mapping[str, Any], screen: Screen | None, stack: ExitStack) -> Iterator[Scene]:
-    """Keys decide for the first agent whose turn it is, chance for the others; for all where there is no keyboard."""
+    """Let keys decide for the first agent whose turn it is, chance for the others; chance for all if there is no keyboard."""
     from fugu import vector
     from fugu.cli.keys import LIVE, keys_for
     from fugu.run.scene import Scene, drawn, frame_rate
@@ -146,13 +146,13 @@ def _drive(options: Options, env_kwargs: Mapping[str, Any], screen: Screen | Non
 
 
 def _acting(vec: Any) -> int:
-    """The agent that keys drive: the first one whose turn it is."""
+    """Return the agent that keys drive: the first one whose turn it is."""
     mask = vec.rows.mask
     return int(mask.argmax()) if mask.any() else 0
 
 
 def _random(vec: Any) -> np.ndarray:
-    """Random actions for all agents, allowed ones where the environment says what is."""
+    """Return random actions for all agents, allowed ones where the environment says which are."""
     import numpy as np
     from gymnasium import spaces as gs
 
@@ -170,14 +170,14 @@ def _random(vec: Any) -> np.ndarray:
 
 
 def _pause_or_quit(screen: Screen, pressed: list[str]) -> bool:
-    """True if q was pressed; after a space this waits for the next key."""
+    """Return True if q was pressed; after a space wait for the next key."""
     if " " in pressed and "q" not in pressed:
         pressed = [screen.wait()]
     return "q" in pressed
 
 
 def _picture(scene: Scene) -> np.ndarray | None:
-    """None for an environment that cannot be drawn: its observation is shown instead."""
+    """Return the picture; None for an environment that cannot be drawn: its observation is shown instead."""
     try:
         return scene.picture()
     except FuguError:

@@ -1,4 +1,4 @@
-"""``fugu plot RUN...``: the curves of runs as a picture."""
+"""``fugu plot RUN...``: draw the curves of runs as a picture."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Options:
     """Draw the curves of one or several runs: a panel per metric, a line per run."""
 
     run: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN")] = ("latest",)
-    """latest, latest~1, names or paths"""
+    """Runs: latest, latest~1, names or paths"""
     out: Annotated[str, tyro.conf.arg(aliases=["-o"])] = ""
-    """the file: .png, .svg or .pdf; default: curves.png in the run's folder, for several runs in the current one"""
+    """File to write: .png, .svg or .pdf; empty: curves.png in the run's folder, for several runs in the current one"""
     metric: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """what to draw; give it again for more panels. Default: episode/return, and costs with their limit where there are any"""
+    """Metric to draw; give it again for more panels. Default: episode/return, and costs with their limits if there are any"""
     x: Literal["steps", "time"] = "steps"
-    """over environment steps, or over seconds of training"""
+    """Axis of the curves: steps of the environments, or time (seconds of training)"""
     smooth: int = 1
-    """each point is the mean of this many lines around it; 1: as logged"""
+    """Lines of which each point is the mean; 1: as logged"""
     runs: str = "runs"
-    """the folder in which runs are looked for"""
+    """Folder in which runs are looked for"""
 
 
 def main(argv: list[str]) -> int:

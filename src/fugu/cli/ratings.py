@@ -1,4 +1,4 @@
-"""``fugu ratings RUN``: how strong the versions of a policy were that played against each other."""
+"""``fugu ratings RUN``: show how strong the versions of a policy are that played against each other."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fugu.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The rating table of a run with --algorithm self_play: the policy as it is, and every version that was kept."""
+    """Show the rating table of a run with --algorithm self_play: the policy as it is, and every version that was kept."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = "latest"
-    """latest, latest~1, a name or a path"""
+    """Run: latest, latest~1, a name or a path"""
     runs: str = "runs"
-    """the folder in which runs are looked for"""
+    """Folder in which runs are looked for"""
     json: bool = False
-    """print a JSON list instead of a table"""
+    """Print a JSON list instead of a table"""
 
 
 def main(argv: list[str]) -> int:

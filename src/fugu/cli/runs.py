@@ -1,4 +1,4 @@
-"""``fugu runs``: the runs there are, newest first, and how far they got."""
+"""``fugu runs``: list the runs, newest first, and how far they got."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 STYLES = {"running": "cyan", "done": "green", "interrupted": "yellow", "failed": "red", "diverged": "red", "damaged": "red"}
 LEFT_OUT = ("best", "steps/s", "of", "env", "age", "steps", "last return")
-"""columns that a narrow terminal goes without, in this order"""
+"""columns that a narrow terminal leaves out, in this order"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The runs there are, newest first: how far they got, their returns, their speed and how they ended."""
+    """List the runs, newest first: how far they got, their returns, their speed and how they ended."""
 
     runs: str = "runs"
-    """the folder they are in"""
+    """Folder of the runs"""
     json: bool = False
-    """print a JSON list instead of a table"""
+    """Print a JSON list instead of a table"""
 
 
 def main(argv: list[str]) -> int:
@@ -65,7 +65,7 @@ def _row(one: Overview) -> dict[str, Text]:
 
 
 def _print_table(out: Console, rows: list[dict[str, Text]]) -> None:
-    """As many columns as the terminal has room for, each of them whole."""
+    """Print as many columns as the terminal has room for, each of them whole."""
     titles = list(rows[0])
     widths = {title: max(len(title), *(row[title].cell_len for row in rows)) + 2 for title in titles}  # and two spaces
     for title in LEFT_OUT:
@@ -81,7 +81,7 @@ def _print_table(out: Console, rows: list[dict[str, Text]]) -> None:
 
 
 def _count(value: float | None) -> str:
-    """``1234`` -> ``1.23k``: three digits say enough in a table."""
+    """Return ``1.23k`` for ``1234``: three digits are enough in a table."""
     if value is None:
         return "-"
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

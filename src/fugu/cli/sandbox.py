@@ -1,4 +1,4 @@
-"""``fugu sandbox``: how well programs are kept apart here, tried with twenty attempts to get out, and how fast they run."""
+"""``fugu sandbox``: test with twenty escape attempts how well programs are isolated here, and measure how fast they run."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from fugu.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How well programs are kept apart here, tried with twenty attempts to get out, and how fast they run.
+    """Test with twenty escape attempts how well programs are isolated here, and measure how fast they run.
 
     Exit code 1 if an attempt succeeds.
     """
 
     backend: BackendName = "fork"
-    """who runs the programs: fork, subprocess, bubblewrap, docker, podman or http"""
+    """Backend that runs the programs: fork, subprocess, bubblewrap, docker, podman or http"""
     min_level: int = 0
-    """fail below this level: 3 namespaces, 2 Landlock, 1 seccomp, 0 limits only"""
+    """Level below which the command fails: 3 namespaces, 2 Landlock, 1 seccomp, 0 limits only"""
     workers: int | None = None
-    """at once; default: one per usable core"""
+    """Processes that run programs at once; none: one per usable core"""
     image: str = SandboxConfig.image
-    """of docker and podman"""
+    """Container image; only for docker and podman"""
     runtime: str | None = None
-    """of docker and podman: runsc for gVisor"""
+    """Container runtime, such as runsc for gVisor; only for docker and podman; none: the default one"""
     url: str | None = None
-    """of http: where the service is"""
+    """Address of the service; only for http"""
     seconds: float = 1.0
-    """how long to measure; 0: not at all"""
+    """Seconds to measure for; 0: no measurement"""
     json: bool = False
-    """print a JSON object"""
+    """Print a JSON object"""
 
     def __post_init__(self) -> None:
         if self.seconds < 0:
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
 
 
 def examine(sandbox: Sandbox, names: dict[str, str], seconds: float) -> dict[str, Any]:
-    """Everything that is shown, as plain values."""
+    """Return everything that is shown, as plain values."""
     missing = gaps(sandbox.backend)
     results = list(smoke.attempts(sandbox, names))
     rate = smoke.executions_per_second(sandbox, seconds) if seconds else None

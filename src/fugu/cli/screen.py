@@ -28,14 +28,14 @@ ESCAPES |= {"\x1bO" + key[-1]: name for key, name in ESCAPES.items()}  # what so
 
 
 class Screen:
-    """Draws on standard output and reads keys from standard input while it is entered. Leaving restores the terminal, whatever
-    ended the program: an error, Ctrl-C, SIGTERM or SIGHUP; Ctrl-Z restores it for as long as the program sleeps."""
+    """Draws on standard output and reads keys from standard input while it is entered. Leaving restores the terminal, however the
+    program ended: an error, Ctrl-C, SIGTERM or SIGHUP; Ctrl-Z restores it for as long as the program sleeps."""
 
     def __init__(self) -> None:
         self.keyboard = sys.stdin is not None and sys.stdin.isatty()
         self._settings: list[Any] | None = None
         self._unread: list[str] = []
-        """pressed together with the one that ``wait`` returned"""
+        """keys pressed together with the one that ``wait`` returned"""
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Screen:
@@ -51,14 +51,14 @@ class Screen:
             signal.signal(number, handler)
 
     def show(self, picture: np.ndarray | None, lines: list[str]) -> None:
-        """The picture, as large as fits, with ``lines`` of text under it. One write, so that nothing flickers."""
+        """Draw the picture, as large as fits, with ``lines`` of text under it. One write, so that nothing flickers."""
         columns, rows = _size()
         text = [f"{line[: columns - 1]}\x1b[K" for line in lines]
         drawn = [] if picture is None else half_blocks(fit(picture, columns, 2 * max(1, rows - len(lines) - 1)))
         self._write("\x1b[H" + "\x1b[K\n".join([*drawn, *text]) + "\x1b[0m\x1b[J")
 
     def keys(self, seconds: float) -> list[str]:
-        """Keys pressed within the next ``seconds``: characters, or up, down, left, right. Takes that long, even without any."""
+        """Return keys pressed within the next ``seconds``: characters, or up, down, left, right. Takes that long, even without any."""
         pressed, self._unread = self._unread, []
         deadline = time.monotonic() + seconds
         while True:
@@ -78,7 +78,7 @@ class Screen:
             pressed += split_keys(data)
 
     def wait(self) -> str:
-        """The next key."""
+        """Return the next key."""
         while not self._unread:
             self._unread = self.keys(0.05)
         return self._unread.pop(0)
@@ -100,10 +100,10 @@ class Screen:
     def _sleep(self, number: int, frame: FrameType | None) -> None:
         self._close()
         os.kill(os.getpid(), signal.SIGSTOP)
-        self._open()  # someone said fg
+        self._open()  # after fg
 
     def _write(self, text: str) -> None:
-        """Past Python's buffer, which would complain of a terminal that is gone once more at the end."""
+        """Write past Python's buffer, which would complain again at the end about a terminal that is gone."""
         data = text.encode()
         try:
             while data:
@@ -113,7 +113,7 @@ class Screen:
 
 
 def _size() -> tuple[int, int]:
-    """Columns and rows of the terminal itself, whatever COLUMNS says; a terminal that does not know is taken for a common one."""
+    """Return columns and rows of the terminal itself, whatever COLUMNS says; a common size if the terminal does not know."""
     try:
         columns, rows = os.get_terminal_size(sys.stdout.fileno())
     except OSError:
@@ -122,7 +122,7 @@ def _size() -> tuple[int, int]:
 
 
 def split_keys(data: str) -> list[str]:
-    """What a terminal sent -> keys. Unknown escape sequences are left out."""
+    """Return the keys that a terminal sent. Unknown escape sequences are left out."""
     out = []
     while data:
         length = 3 if data[:1] == "\x1b" and len(data) >= 3 else 1
@@ -135,7 +135,8 @@ def split_keys(data: str) -> list[str]:
 
 
 def fit(picture: np.ndarray, width: int, height: int) -> np.ndarray:
-    """``picture [h, w, 3]`` as large as fits into ``width x height`` pixels, each the mean of those it stands for; even height."""
+    """Return ``picture [h, w, 3]`` as large as fits into ``width x height`` pixels, each the mean of those it stands for; even
+    height."""
     h, w = picture.shape[:2]
     scale = min(width / w, height / h)
     new_w, new_h = max(1, int(w * scale)), max(2, int(h * scale) // 2 * 2)
@@ -149,7 +150,7 @@ def fit(picture: np.ndarray, width: int, height: int) -> np.ndarray:
 
 
 def half_blocks(picture: np.ndarray) -> list[str]:
-    """A line of text per two rows of pixels; a colour is only named where it changes."""
+    """Return a line of text per two rows of pixels; a colour is only named where it changes."""
     lines = []
     for upper, lower in zip(picture[0::2].tolist(), picture[1::2].tolist(), strict=True):
         parts: list[str] = []
@@ -167,7 +168,7 @@ def half_blocks(picture: np.ndarray) -> list[str]:
 
 
 def _edges(old: int, new: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where each of ``new`` pixels starts and ends among ``old`` ones; at least one is in each."""
+    """Return the start and end of each of ``new`` pixels among ``old`` ones; at least one is in each."""
     start = np.arange(new) * old // new
     return start, np.maximum(start + 1, (np.arange(new) + 1) * old // new)
 

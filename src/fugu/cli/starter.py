@@ -18,7 +18,7 @@ def class_name(path: Path) -> str:
 
 
 def check_file(text: str, suffix: str, example: str, kind: str) -> Path:
-    """Return the path ``text``; a ConfigError if it does not end with ``suffix``."""
+    """Return the path ``text``; raise a ConfigError if it does not end with ``suffix``."""
     path = Path(text)
     if path.suffix != suffix:
         instead = path.with_suffix(suffix) if path.name.strip(".") else path / example
@@ -27,7 +27,7 @@ def check_file(text: str, suffix: str, example: str, kind: str) -> Path:
 
 
 def check_class(name: str, example: str) -> None:
-    """A ConfigError if no class can be called ``name``."""
+    """Raise a ConfigError if no class can be called ``name``."""
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ConfigError(f"{name!r} cannot be the name of a class; choose one with --name {example}")
 
@@ -45,7 +45,7 @@ def write_new(path: Path, text: str) -> None:
 
 
 def show_next(what: str, commands: Sequence[tuple[str, str]], width: int = 60) -> None:
-    """Print what was written, and commands with what each is for."""
+    """Print what was written, and commands with the purpose of each."""
     out = console()
     out.print(Text(f"wrote {what}. Next:"))
     for command, purpose in commands:

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 USAGE = """usage: fugu train ENV [options]
        fugu train --resume RUN [options]
 
-ENV: a native environment (fugu list), my_env.h, a Gymnasium id, module:Class or file.py:Class. --env.NAME VALUE goes to it.
-RUN: latest, latest~1, a name or a path; it goes on from its newest checkpoint.
-Every option can be given by its last name where that is unique: --learning-rate for --optimizer.learning-rate.
+ENV: a native environment (fugu list), my_env.h, a Gymnasium id, module:Class or file.py:Class. --env.NAME VALUE is passed to it.
+RUN: latest, latest~1, a name or a path; training goes on from its newest checkpoint.
+Every option can be given by its last name if that is unique: --learning-rate for --optimizer.learning-rate.
 --policy my_policy.py:Net trains a network of your own (fugu new policy my_policy.py writes one to start from).
---algorithm my_algo.py:MyAlgo learns by an algorithm of your own (fugu new algorithm my_algo.py writes one to start from).
+--algorithm my_algo.py:MyAlgo learns with an algorithm of your own (fugu new algorithm my_algo.py writes one to start from).
 --runs FOLDER keeps runs elsewhere than in runs/.
 """
 
@@ -84,12 +84,12 @@ def main(argv: list[str]) -> int:
 
 
 def _algorithm(argv: list[str], resumed: str | None, root: str | None) -> str | None:
-    """Return the algorithm of this command line, from anywhere, or that of the run it goes on with; None if it names none."""
+    """Return the algorithm of this command line, from anywhere, or of the run that it resumes; None if it names none."""
     algorithm = take_value(argv, "--algorithm", "ppo")[1]
     if algorithm is None and resumed is not None:
         from fugu.run.run import Run
 
-        with contextlib.suppress(FuguError):  # there is no such run: that is said once all else is known to be right
+        with contextlib.suppress(FuguError):  # there is no such run: reported once everything else is known to be right
             return Run(resumed, Path(root or "runs")).config.algorithm
     return None if algorithm is None else from_anywhere(algorithm)
 
@@ -139,7 +139,7 @@ def _interrupted(end: Interrupted) -> int:
 
 
 def _next_commands(run: Run) -> int:
-    """What can be done with a run that is done."""
+    """Show what can be done with a run that has ended."""
     metrics = run.metrics()
     last = next((row["episode/return"] for row in reversed(metrics) if "episode/return" in row), None)
     out = console()
@@ -166,6 +166,6 @@ def _to_watch(program: str, path: str, run: Run) -> tuple[str, str]:
 
 
 def _program() -> str:
-    """How this program can be called from here: ``fugu``, or by its path where that would not be found (``make train``)."""
+    """Return how this program can be called from here: ``fugu``, or by its path if that would not be found (``make train``)."""
     path = sys.argv[0]
     return "fugu" if shutil.which("fugu") or not path.endswith("fugu") else shlex.quote(os.path.relpath(path))

@@ -1,4 +1,4 @@
-"""``fugu video RUN``: an episode of a run's policy as a file."""
+"""``fugu video RUN``: write an episode of a run's policy as a file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Options(PolicyOptions):
     """Write an episode of a run's policy as mp4 or gif; no display is needed. --env.NAME VALUE changes a setting of the environment."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = "latest"
-    """latest, latest~1, a name or a path"""
+    """Run: latest, latest~1, a name or a path"""
     out: Annotated[str, tyro.conf.arg(aliases=["-o"])] = ""
-    """the file, .mp4 or .gif; default: an mp4 in videos/ of the run's folder"""
+    """File to write, .mp4 or .gif; empty: an mp4 in videos/ of the run's folder"""
     max_frames: int = 3000
-    """pictures after which the video ends if the episode has not"""
+    """Pictures after which the video ends if the episode has not"""
     fps: float | None = None
-    """pictures per second; default: what the environment says, or 30"""
+    """Pictures per second; none: the environment's own rate, or 30"""
     scale: int | None = None
-    """whole factor to enlarge the pictures by; default: the smallest that makes them 256 wide"""
+    """Whole factor to enlarge the pictures by; none: the smallest that makes them 256 wide"""
 
 
 def main(argv: list[str]) -> int:

@@ -34,39 +34,39 @@ class CodingConfig:
     """Settings of the coding environment: its tasks, how the agent answers, what it is paid, and where its programs run."""
 
     tasks: str | None = None
-    """a file of tasks (JSONL, also in the formats of HumanEval, MBPP and APPS); none: the built-in ones"""
+    """File of tasks (JSONL, also in the formats of HumanEval, MBPP and APPS); none: the built-in tasks"""
     level: int | tuple[int, ...] = 1
-    """of the built-in tasks: how many operations they are made of, 1 to 3; several: any of them"""
+    """Number of operations that a built-in task is made of, 1 to 3; several numbers: any of them"""
     held_out: bool = False
-    """tasks that are never shown otherwise, in the place of the others"""
+    """Use the tasks that are otherwise never shown, instead of the others"""
     mode: Literal["completion", "token"] = "completion"
-    """an action is a whole answer, or its next token"""
+    """Meaning of an action: completion (a whole answer) or token (its next token)"""
     turns: int = 1
-    """answers to a task before it is over; after each that is wrong the prompt says what happened in the visible tests"""
+    """Answers to a task before it is over; after each wrong one the prompt says what happened in the visible tests"""
     reward: Literal["all", "fraction"] = "all"
-    """1 for an answer that passes all tests, or the share of tests that the last answer passes"""
+    """Reward of the last answer: all (1 if it passes all tests) or fraction (the share of tests it passes)"""
     tokenizer: str = "pairs"
-    """pairs (trained on the tasks), characters, or a file: one that was saved, or Hugging Face's tokenizer.json"""
+    """Tokenizer: pairs (trained on the tasks), characters, or a file: a saved one, or Hugging Face's tokenizer.json"""
     vocabulary: int = 420
-    """pairs: how many tokens there are"""
+    """Number of tokens of the pairs tokenizer"""
     prompt_tokens: int | None = None
-    """room for prompts; none: as much as the tasks need"""
+    """Room for prompts, in tokens; none: as much as the tasks need"""
     answer_tokens: int | None = None
-    """room for answers; none: as much as the reference solutions need"""
+    """Room for answers, in tokens; none: as much as the reference solutions need"""
     memory: str | None = None
-    """solutions of other tasks, as ``SolutionMemory.save`` wrote them: the likest goes into the prompt; none: no memory"""
+    """File of solutions of other tasks, written by ``SolutionMemory.save``: the most similar goes into the prompt; none: no memory"""
     share_process: bool = False
-    """run all call tests of an answer in one process: several times as fast, but an answer can tell a second call from a first"""
+    """Run all call tests of an answer in one process: several times as fast, but an answer can tell a second call from a first"""
     backend: str = "fork"
-    """of the sandbox: fork, subprocess, bubblewrap, docker, podman, http"""
+    """Backend of the sandbox: fork, subprocess, bubblewrap, docker, podman or http"""
     min_level: int = 3
-    """isolation below which it refuses to start: 3 namespaces, 2 Landlock, 1 seccomp, 0 nothing but limits"""
+    """Level of isolation below which nothing is run: 3 namespaces, 2 Landlock, 1 seccomp, 0 nothing but limits"""
     allow: tuple[str, ...] = ()
-    """what of that level may be missing nevertheless, by name"""
+    """Names of isolation features of that level that may be missing nevertheless"""
     workers: int | None = None
-    """of the sandbox; none: one per usable core"""
+    """Processes that run programs in the sandbox; none: one per usable core"""
     cache: int = 4096
-    """outcomes that are remembered: groups often give the same answer twice; 0: none"""
+    """Outcomes that are remembered, because groups often give the same answer twice; 0: none"""
 
     def __post_init__(self) -> None:
         levels = self.level if isinstance(self.level, tuple | list) else (self.level,)

@@ -1,4 +1,4 @@
-"""What torch raises when a GPU has too little memory or fails, as one message that says what to do."""
+"""torch's errors when a GPU has too little memory or fails, turned into one message that says what to do."""
 
 from __future__ import annotations
 

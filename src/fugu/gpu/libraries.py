@@ -1,4 +1,5 @@
-"""Where the CUDA driver and the run-time compiler are, and plain calls into both. Needs torch only to find what came with it."""
+"""Paths of the CUDA driver and the run-time compiler, and plain calls into both. Needs torch only to find the libraries it came
+with."""
 
 from __future__ import annotations
 

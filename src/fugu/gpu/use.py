@@ -1,4 +1,4 @@
-"""When our kernels are used instead of torch's, and how they are found.
+"""The choice between our kernels and torch's, and the search for ours.
 
 An op asks ``if x.is_cuda or use.emulated`` and calls nothing of this package where that is False, which it is in a training on a CPU.
 ``ready(*tensors)`` then says whether the kernels can take these tensors: on one CUDA device where NVRTC works, or, inside ``with

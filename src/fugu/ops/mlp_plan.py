@@ -29,7 +29,7 @@ STRIP_CYCLES, STEP_CYCLES = 400, {1: 2600, 2: 1700, 4: 1200}
 
 @dataclass(frozen=True)
 class Card:
-    """What a GPU offers a kernel."""
+    """Resources that a GPU offers a kernel."""
 
     processors: int = 132
     block_shared: int = 227 * 1024
@@ -104,7 +104,7 @@ class MlpShape:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a kernel over tiles of rows is launched."""
+    """Launch settings of a kernel over tiles of rows."""
 
     strips: int
     split: int

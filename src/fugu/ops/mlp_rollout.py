@@ -25,7 +25,7 @@ from fugu.vector.device_worlds import KernelSource
 
 @dataclass(slots=True, eq=False)
 class RolloutSlabs:
-    """What a rollout of ``steps`` steps reads and writes, contiguous and on one device."""
+    """The memory that a rollout of ``steps`` steps reads and writes, contiguous and on one device."""
 
     obs: Tensor
     """[steps + 1, worlds, inputs] float32; row 0 is what the rollout begins with"""

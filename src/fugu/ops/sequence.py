@@ -1,4 +1,4 @@
-"""How kernels over rows of channels are told what lies where (``native/cuda/sequence.h``)."""
+"""The description of memory that kernels over rows of channels get (``native/cuda/sequence.h``)."""
 
 from __future__ import annotations
 

@@ -70,22 +70,22 @@ class ActorCritic(nn.Module):
         self.core: Any = _core(config, self.net.hidden_size)
         self.state_size = 0 if self.core is None else self.core.state_size
         self.in_bf16 = False
-        """whether matrix products are computed in bfloat16"""
+        """True if matrix products are computed in bfloat16"""
         self.moments = nn.ModuleDict(
             {str(i): RunningMoments(leaf.shape) for i, leaf in enumerate(self.obs_layout.leaves) if is_real(leaf)}
             if config.normalize_observation
             else {}
         )
-        """by index of the leaf; empty unless observations are normalised"""
+        """moments by index of the leaf; empty unless observations are normalised"""
         self._is_vector = is_vector(observation_space) and not self.moments
-        """whether a row is the observation as the network gets it"""
+        """True if a row is the observation as the network gets it"""
         zeros = torch.from_numpy(self.obs_layout.zeros(2))
         core_size = None if self.core is None else config.core_size
         try_net(self.net, config.net, self.structured(zeros), core_size, self.distribution.size)
 
     @property
     def computed_natively(self) -> bool:
-        """Whether nearly all of the work is done by native kernels."""
+        """True if nearly all of the work is done by native kernels."""
         if not isinstance(self.net, DefaultNet) or isinstance(self.core, MinGRU) or self.net.encoder.convolves:
             return False
         return runs_natively(next(self.parameters()), self.net.trunk.activation)
@@ -106,12 +106,13 @@ class ActorCritic(nn.Module):
 
     @property
     def joint(self) -> bool:
-        """Whether logits and value of a single choice are the outputs of one layer, side by side."""
+        """True if logits and value of a single choice are the outputs of one layer, side by side."""
         d, net = self.distribution, self.net
         return isinstance(net, DefaultNet) and net.value_trunk is None and d.heads == d.dims == 1
 
     def joint_step(self, obs: Tensor, state: Tensor | None, first: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Go one row further: return ``[B, choices + 1]``, logits and value as that layer puts them out, and the memory."""
+        """Advance by one row: return ``[B, choices + 1]``, logits and value side by side as that layer returns them, and the
+        memory."""
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.in_bf16):
             hidden = self.net.encode(self.structured(obs))
             if self.core is not None:
@@ -144,9 +145,9 @@ class ActorCritic(nn.Module):
         return Output(params.unflatten(0, times).transpose(0, 1), value.reshape(times).t(), state)
 
     def _encoded(self, obs: Tensor) -> Tensor:
-        """Return ``net.encode`` of ``[T, B, *row]``, rows of one time one after the other."""
+        """Return ``net.encode`` of ``[T, B, *row]``, with rows of one time next to each other."""
         if isinstance(self.net, DefaultNet) and self.net.reads_rows:
-            return self.net.encode(self.structured(obs))  # wherever the rows lie: that may save a copy
+            return self.net.encode(self.structured(obs))  # in any memory order: that may save a copy
         return self.net.encode(self.structured(obs.flatten(0, 1))).unflatten(0, obs.shape[:2])
 
     def _whole(self, rows: Tensor) -> tuple[Tensor, Tensor]:

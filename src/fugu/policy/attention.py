@@ -22,8 +22,9 @@ class Cache:
 
 
 def visible(index: Tensor, known: int, real: Tensor) -> Tensor:
-    """``[rows, 1, queries, keys]``: what each of the places ``index`` may look at, of the first ``known``: nothing after it, and of
-    the prompt only tokens that are there (``real [rows, prompt]``). Everyone sees itself, or padding would see nothing at all."""
+    """Return ``[rows, 1, queries, keys]``: the places, of the first ``known``, that each place in ``index`` may look at: nothing
+    after it, and of the prompt only real tokens (``real [rows, prompt]``). Every place sees itself, or padding would see nothing at
+    all."""
     keys = torch.arange(known, device=index.device)
     before = keys <= index[:, None]  # [queries, keys]
     there = F.pad(real[:, :known], (0, max(0, known - real.shape[1])), value=True)  # [rows, keys]
@@ -31,7 +32,7 @@ def visible(index: Tensor, known: int, real: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
-    """Attention and a small network, each added to what came in, after a norm."""
+    """Attention and a small network, each added to its input, after a norm."""
 
     def __init__(self, width: int, heads: int, layers: int) -> None:
         super().__init__()
@@ -51,8 +52,8 @@ class Block(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor, seen: Tensor, cache: Cache | None = None, start: int = 0) -> Tensor:
-        """``x [rows, places, width]``, ``seen`` as ``visible`` says. With a cache ``x`` stands at ``start``, comes after what is in
-        it, and is added to it."""
+        """Return the layer's output for ``x [rows, places, width]``, with ``seen`` from ``visible``. With a cache ``x`` stands at
+        ``start``, after the cache's contents, and is added to it."""
         query, key, value = self.into_heads(self.first_norm(x)).unflatten(-1, (3, self.heads, self.size)).permute(2, 0, 3, 1, 4)
         if cache is not None:
             stop = start + x.shape[1]

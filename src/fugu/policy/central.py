@@ -28,11 +28,11 @@ from fugu.spaces import Layout
 from fugu.spaces.views import leaf_tensors, write_leaves
 
 SEES = ("state", "observations", "agent", "own")
-"""what a critic may look at: the state, the observations of all agents, state and own observation, own observation alone"""
+"""inputs a critic may have: the state, the observations of all agents, state and own observation, own observation alone"""
 
 
 class Parts:
-    """What of an observation everyone may see, and what only a critic: the part ``state_key`` of a Dict."""
+    """The parts of an observation: those that everyone may see, and the one for the critic alone, the part ``state_key`` of a Dict."""
 
     def __init__(self, space: gs.Space, state_key: str) -> None:
         self.layout = Layout(space)
@@ -63,7 +63,7 @@ class Parts:
 
 
 def together(obs: Tensor, agents: int) -> Tensor:
-    """Put beside each row those of all agents of its world: ``[B, *row]`` -> ``[B, agents, *row]``."""
+    """Put the rows of all agents of its world beside each row: ``[B, *row]`` -> ``[B, agents, *row]``."""
     worlds = obs.unflatten(0, (-1, agents)).unsqueeze(1)
     return worlds.expand(-1, agents, *worlds.shape[2:]).flatten(0, 1)
 
@@ -93,7 +93,7 @@ class Actors(nn.Module):
         if told:
             space = gs.Dict({"agent": gs.MultiBinary(len(groups)), "observation": space})
         self.rows = Layout(space)
-        """of what a network sees"""
+        """layout of what a network sees"""
         config = dataclasses.replace(config, share=True)
         self.nets = nn.ModuleList(ActorCritic(space, action_space, config) for _ in range(max(groups) + 1))
         first: ActorCritic = self.nets[0]  # type: ignore[assignment]
@@ -119,7 +119,7 @@ class Actors(nn.Module):
 
     @torch.no_grad()
     def observe(self, obs: Tensor, mask: Tensor, agent: Tensor) -> None:
-        """Take the rows ``[S, T, *row]`` where ``mask`` is true into the moments of those who act on them."""
+        """Take the rows ``[S, T, *row]`` where ``mask`` is true into the moments of the policies that act on them."""
         rows = self._own(obs, agent)
         for i, net in enumerate(self.nets):
             net.observe(rows, mask & (self.group[agent] == i)[:, None])  # type: ignore[operator]
@@ -142,7 +142,7 @@ class Actors(nn.Module):
 
 
 class Critic(nn.Module):
-    """Values ``[B]`` or ``[S, T]`` of what ``sees`` says. It has no memory."""
+    """Values ``[B]`` or ``[S, T]`` of the input that ``sees`` names. It has no memory."""
 
     def __init__(self, parts: Parts, agents: int, config: PolicyConfig, sees: str, *, told: bool) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Critic(nn.Module):
         self.leaves, layout = parts.seen(sees)
         self.encoder = Encoder(layout, config.embedding, config.kinds)
         self.joined = sees == "observations"
-        """whether rows of all agents of a world come side by side"""
+        """True if rows of all agents of a world come side by side"""
         self.copies = agents if self.joined else 1
         width = self.encoder.size * self.copies + (agents if told else 0)
         self.trunk = MLP(width, config.hidden, config.activation, natively=not self.encoder.convolves)
@@ -162,12 +162,12 @@ class Critic(nn.Module):
             if config.normalize_observation
             else {}
         )
-        """of the leaves seen, for each agent of a world where all are; empty unless observations are normalised"""
+        """moments of the leaves seen, for each agent of a world if all are; empty unless observations are normalised"""
         self.names: Tensor
         self.register_buffer("names", torch.eye(agents), persistent=False)
 
     def forward(self, obs: Tensor, agent: Tensor) -> Tensor:
-        """``obs``: rows, or those of ``together``."""
+        """Return the values of ``obs``: rows, or those of ``together``."""
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.in_bf16):
             leaves = leaf_tensors(self.parts.layout, obs)
             row = len(self.parts.layout.row_shape) + self.joined
@@ -218,7 +218,7 @@ class Critics(nn.Module):
         return by_group(self.nets, self.group[agent], of_group)[0]
 
     def observe(self, obs: Tensor, mask: Tensor, agent: Tensor) -> None:
-        """Do the same for critics: those who see all agents take in the rows of all."""
+        """Take the rows into the moments of the critics: those that see all agents take in the rows of all."""
         for i, net in enumerate(self.nets):
             counts = mask if self.sees == "observations" else mask & (self.group[agent] == i)[:, None]
             net.observe(obs, counts)  # type: ignore[operator]
@@ -245,5 +245,5 @@ def _chosen(nets: nn.ModuleList, group: Tensor, call: Callable[[nn.Module, Tenso
 
 
 def along(rows: Tensor, batch: Sequence[int]) -> Tensor:
-    """Return ``[*batch, n]`` of ``[B, n]``: what a segment has once, at each of its steps."""
+    """Return ``[*batch, n]`` of ``[B, n]``: what a segment has once, repeated at each of its steps."""
     return rows.view(len(rows), *(1,) * (len(batch) - 1), -1).expand(*batch, -1)

@@ -1,4 +1,4 @@
-"""A policy as an algorithm without values sees it: something that makes choices, one after the other, each with a probability.
+"""A policy as an algorithm without values sees it: it makes choices, one after the other, each with a probability.
 
 One row may ask for several choices in a row: the tokens of a text (``transformer.py``). An ``ActorCritic`` makes one per row.
 """
@@ -19,7 +19,7 @@ class Drawn(NamedTuple):
     logprob: Tensor
     """[rows, tokens] of each choice; 0 where ``counts`` says there was none"""
     state: Tensor | None
-    """[rows, state_size] of the memory, after these rows"""
+    """[rows, state_size] memory after these rows"""
 
 
 class Judged(NamedTuple):
@@ -45,21 +45,21 @@ class Chooser(Protocol):
         *,
         greedy: bool = False,
     ) -> Drawn:
-        """Choose on ``obs [rows, *row]``; ``greedy``: what is most probable. Called without gradients."""
+        """Choose on ``obs [rows, *row]``; ``greedy``: the most probable action. Called without gradients."""
         ...
 
     def judge(self, obs: Tensor, state: Tensor | None, first: Tensor, action: Tensor, action_mask: Tensor | None) -> Judged:
-        """How probable ``action [segments, horizon, dims]`` is now, on ``obs [segments, horizon, *row]``; gradients flow."""
+        """Return how probable ``action [segments, horizon, dims]`` is now, on ``obs [segments, horizon, *row]``; gradients flow."""
         ...
 
     def counts(self, action: Tensor) -> Tensor:
-        """``[*batch, tokens]``: which of the choices were made. A text that ended early made fewer than there is room for."""
+        """Return ``[*batch, tokens]``: which of the choices were made. A text that ended early made fewer than there is room for."""
         ...
 
     def unfinished(self, action: Tensor) -> Tensor:
-        """``[*batch]``: which actions were cut off before they had come to their end."""
+        """Return ``[*batch]``: which actions were cut off before their end."""
         ...
 
     def observe(self, obs: Tensor, mask: Tensor | None = None) -> None:
-        """Take rows into the statistics that normalise observations, where there are any."""
+        """Take rows into the statistics that normalise observations, if there are any."""
         ...

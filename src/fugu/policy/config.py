@@ -1,4 +1,4 @@
-"""The settings of a policy, checked before anything is built."""
+"""Settings of a policy, checked before anything is built."""
 
 from __future__ import annotations
 
@@ -23,41 +23,42 @@ _CHOICES = {
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
-    """Which network maps observations to actions and values."""
+    """Settings of the network that maps observations to actions and values."""
 
     net: str = "default"
-    """default (built from the spaces), transformer (writes texts; for grpo), or a module with encode and decode of your own:
-    file.py:Net or package.module:Net"""
+    """Network: default (built from the spaces), transformer (writes texts; for grpo and token_ppo), or a module of your own with
+    encode and decode: file.py:Net or package.module:Net"""
     start: str | None = None
-    """file with weights to begin with, as ``fugu.trainer.imitation.save_weights`` and checkpoints have (policy.safetensors)"""
+    """File of weights to begin with: policy.safetensors of a checkpoint, or one written by fugu.trainer.imitation.save_weights"""
     hidden: tuple[int, ...] = (64, 64)
-    """widths of the layers after all parts of the observation are put together; none: the heads read them directly"""
+    """Widths of the layers that follow the encoded observation; empty: the heads read it directly"""
     activation: Activation = "tanh"
-    """after each of those layers: tanh, relu, gelu or silu"""
+    """Activation after each of the hidden layers: tanh, relu, gelu or silu"""
     share: bool = True
-    """policy and value share these layers; otherwise each has its own (images and embeddings are shared even then)"""
+    """Let policy and value share the hidden layers; otherwise each has its own (images and embeddings are shared even then)"""
     core: Core = "none"
-    """memory between encoder and heads: none, lstm or mingru"""
+    """Memory between encoder and heads: none, lstm or mingru"""
     core_size: int = 128
-    """width of the memory"""
+    """Width of the memory"""
     core_layers: int = 1
-    """layers of a mingru"""
+    """Layers of the memory; more than 1 only for mingru"""
     std: Std = "free"
-    """of continuous actions: free (one learned number per action) or state (an output of the network)"""
+    """Deviation of continuous actions: free (one learned number per action) or state (an output of the network)"""
     initial_std: float = 1.0
-    """standard deviation of continuous actions at the start; 1 is half the range of a bounded action"""
+    """Standard deviation of continuous actions at the start; 1 is half the range of a bounded action"""
     embedding: int = 16
-    """numbers that stand for one choice of a large discrete part of the observation, a cell of a small grid or a character"""
+    """Width of the embedding of a choice in a large discrete part of the observation, a cell of a small grid or a character"""
     kinds: int = 0
-    """integers of at most this many values (the cells of a board, say) are told apart as kinds instead of read as numbers"""
+    """Integer observations with at most this many values (cells of a board, say) are one-hot encoded or embedded; 0: none, they are
+    read as numbers"""
     width: int = 64
-    """transformer: numbers that stand for a token"""
+    """Width of the transformer, in numbers per token"""
     layers: int = 2
-    """transformer: how many"""
+    """Layers of the transformer"""
     attention_heads: int = 4
-    """transformer: parts of the width that look at different tokens; must divide it"""
+    """Attention heads of the transformer; must divide its width"""
     normalize_observation: bool = False
-    """shift and scale real-valued observations to mean 0 and deviation 1, as seen so far; saved with the policy"""
+    """Shift and scale real-valued observations to mean 0 and deviation 1, as seen so far; the moments are saved with the policy"""
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():

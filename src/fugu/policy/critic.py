@@ -1,4 +1,4 @@
-"""A network that says values alone, apart from the policy: as the default network, but with heads for values only.
+"""A network that returns values alone, separate from the policy: like the default network, but with heads for values only.
 
 In: an observation in the structure of its space, as ``ActorCritic.structured`` gives it. Out: ``[rows, outputs]``.
 """

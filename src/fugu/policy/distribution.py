@@ -38,15 +38,15 @@ class Distribution(nn.Module):
         self.layout = Layout(action_space)
         counts, binaries, reals = _elements(self.layout)
         self.heads = len(counts)
-        """how many categorical elements"""
+        """number of categorical elements"""
         self.choices = sum(counts)
-        """of these elements in all; also the width of an action mask"""
+        """choices of these elements in total; also the width of an action mask"""
         self.binaries = binaries
         self.reals = reals
         self.size = self.choices + binaries + 2 * reals
-        """how many parameters one row has"""
+        """parameters of one row"""
         self.dims = self.heads + binaries + reals
-        """how many columns an action has"""
+        """columns of an action"""
         self.dtype = torch.float32 if reals else torch.int64
         if self.dims == 0:
             raise SpaceError(f"{action_space} has nothing to choose; a policy needs at least one action")
@@ -63,7 +63,7 @@ class Distribution(nn.Module):
         self.env_action = EnvAction(self.layout)
         plain = isinstance(action_space, gs.Discrete) and action_space.start == 0
         self._row_dtype = self.env_action.row_dtype if plain else None
-        """of one choice that the environment counts from 0 as well"""
+        """dtype of one choice that the environment counts from 0 as well"""
 
     def sample(self, params: Tensor, action_mask: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """Return ``action [*batch, dims]``; all randomness comes from ``generator`` (None: torch's own)."""

@@ -26,11 +26,11 @@ from fugu.spaces import Layout, Leaf
 from fugu.spaces.views import TORCH_DTYPES, write_leaves
 
 UNBOUNDED = 1e30
-"""size from which a bound is one in name only, such as the largest float: as a unit of actions it would be of no use"""
+"""size from which a bound is one in name only, such as the largest float: it would be useless as a unit of actions"""
 
 
 class EnvAction(nn.Module):
-    """The way from stored actions to rows. Constants are buffers, so that they move with the policy."""
+    """Maps stored actions to rows. Constants are buffers, so that they move with the policy."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class EnvAction(nn.Module):
 class _Plan:
     kind: str
     columns: tuple[int, int]
-    """first column of the action, and how many"""
+    """first column of the action, and the number of columns"""
     shape: tuple[int, ...]
     dtype: torch.dtype
 

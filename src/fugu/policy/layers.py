@@ -1,4 +1,4 @@
-"""How the layers of a network start: orthogonal weights, zero biases."""
+"""Initial weights of the layers of a network: orthogonal, with zero biases."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from fugu.policy.config import PolicyConfig
 
 
 def build_net(observation_space: gs.Space, action_space: gs.Space, config: PolicyConfig) -> nn.Module:
-    """``Net(observation_space, action_space, **settings)``; of the settings it gets those fields of the config that it names."""
+    """Return ``Net(observation_space, action_space, **settings)``; the settings are those fields of the config that it names."""
     kind = find(config.net)
     if isinstance(kind, type) and not issubclass(kind, nn.Module):
         raise ConfigError(f"{config.net} must be a torch.nn.Module; write class {kind.__name__}(nn.Module)")
@@ -41,9 +41,9 @@ def build_net(observation_space: gs.Space, action_space: gs.Space, config: Polic
 
 
 def _settings(kind: Any) -> list[str]:
-    """The fields of the config that ``kind`` takes; all of them if it takes any keyword."""
+    """Return the fields of the config that ``kind`` takes; all of them if it takes any keyword."""
     names = [field.name for field in dataclasses.fields(PolicyConfig) if field.name != "net"]
-    if not callable(kind) or getattr(kind, "__init__", None) is nn.Module.__init__:  # whose **kwargs is there to refuse them
+    if not callable(kind) or getattr(kind, "__init__", None) is nn.Module.__init__:  # its **kwargs only serves to refuse them
         return []
     parameters = inspect.signature(kind).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -52,7 +52,7 @@ def _settings(kind: Any) -> list[str]:
 
 
 def find(name: str) -> Any:
-    """The class that ``file.py:Net`` or ``module:Net`` names."""
+    """Return the class that ``file.py:Net`` or ``module:Net`` names."""
     head, _, tail = name.rpartition(":")
     if not head:
         raise ConfigError(
@@ -68,8 +68,8 @@ def find(name: str) -> Any:
 
 @torch.enable_grad()
 def try_net(net: Any, name: str, obs: Any, core_size: int | None, params_size: int) -> None:
-    """Run ``encode`` and ``decode`` on the two rows of zeros ``obs`` and complain of anything that does not have its place or could
-    not be learned. ``core_size``: of the recurrent core between them, None without one."""
+    """Run ``encode`` and ``decode`` on the two rows of zeros ``obs``, and raise an error about any output that does not fit or that
+    could not be learned. ``core_size``: of the recurrent core between them, None without one."""
     if core_size is None and not any(p.requires_grad for p in net.parameters()):
         raise ConfigError(f"{name} has no weights to learn; keep its layers as attributes: self.layer = nn.Linear(...)")
     training = net.training

@@ -25,7 +25,7 @@ from fugu.spaces import Layout
 
 
 class Linear(nn.Linear):
-    """torch's, with kernels of our own where there are any."""
+    """torch's layer, with our own kernels if there are any for it."""
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)
@@ -35,7 +35,7 @@ class MLP(nn.Module):
     """``[*rows, size_in]`` -> ``[*rows, hidden[-1]]``, an activation after every layer; without layers the input itself."""
 
     def __init__(self, size_in: int, hidden: Sequence[int], activation: str, *, natively: bool = True) -> None:
-        """``natively``: by kernels of our own on a CPU. They are for many rows of few numbers; what comes out of convolutions is the
+        """``natively``: use our own kernels on a CPU. They are for many rows of few numbers; the output of convolutions is the
         opposite, and torch is faster with it."""
         super().__init__()
         self.activation, self.natively = activation, natively
@@ -57,7 +57,7 @@ class DefaultNet(nn.Module):
         distribution = Distribution(action_space)
         self.encoder = Encoder(Layout(observation_space), config.embedding, config.kinds)
         self.reads_rows = is_vector(observation_space)
-        """whether the features of a row are the row itself"""
+        """True if the features of a row are the row itself"""
         natively = not self.encoder.convolves
         self.trunk = MLP(self.encoder.size, config.hidden, config.activation, natively=natively)
         width = config.hidden[-1] if config.hidden else self.encoder.size
@@ -74,7 +74,7 @@ class DefaultNet(nn.Module):
         self.log_std = nn.Parameter(torch.full((free,), math.log(config.initial_std))) if free else None
 
     def encode(self, obs: Any) -> Tensor:
-        """Return ``hidden [rows, hidden_size]``; of a flat vector of float32 also ``[steps, rows, hidden_size]``."""
+        """Return ``hidden [rows, hidden_size]``; for a flat vector of float32 also ``[steps, rows, hidden_size]``."""
         features = obs if self.reads_rows else self.encoder(leaves(obs))
         hidden = self.trunk(features)
         return hidden if self.value_trunk is None else torch.cat([hidden, self.value_trunk(features)], -1)
@@ -87,7 +87,7 @@ class DefaultNet(nn.Module):
         return self._with_std(self.heads[0](for_policy)), self.heads[1](for_value).squeeze(-1)
 
     def whole(self, obs: Any) -> tuple[Tensor, Tensor]:
-        """Return ``decode(encode(obs))``, layers and heads computed in one pass."""
+        """Return ``decode(encode(obs))``, with layers and heads computed in one pass."""
         features = obs if self.reads_rows else self.encoder(leaves(obs))
         out = self.trunk(features, self.heads[0])
         if self.value_trunk is None:
@@ -102,7 +102,7 @@ class DefaultNet(nn.Module):
 
 
 def _side_by_side(*layers: nn.Linear) -> nn.Linear:
-    """Return one layer whose outputs are those of all of them."""
+    """Return one layer whose outputs are those of all ``layers``, side by side."""
     joined = Linear(layers[0].in_features, sum(layer.out_features for layer in layers))
     joined.weight.data.copy_(torch.cat([layer.weight.data for layer in layers]))
     joined.bias.data.copy_(torch.cat([layer.bias.data for layer in layers]))

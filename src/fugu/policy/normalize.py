@@ -1,4 +1,4 @@
-"""Mean and variance of what was seen so far, and numbers shifted and scaled by them.
+"""Mean and variance of the rows seen so far, and numbers shifted and scaled by them.
 
 The moments are float64 buffers: they are saved with the module they belong to, and stay exact over billions of rows.
 """
@@ -24,7 +24,7 @@ class RunningMoments(nn.Module):
     mean: Tensor
     var: Tensor
     ranks: Ranks = ALONE
-    """whose rows are taken in together"""
+    """ranks whose rows are taken in together"""
 
     def __init__(self, shape: Sequence[int] = (), clip: float = CLIP) -> None:
         super().__init__()
@@ -78,11 +78,12 @@ class DecayingMoments(RunningMoments):
         super().__init__(())
         self.decay = decay
         self.register_buffer("sums", torch.zeros(2, dtype=torch.float64))
-        """of the mean and of the mean square"""
+        """sums of the mean and of the mean square"""
 
     @torch.no_grad()
     def update(self, x: Tensor, mask: Tensor | None = None) -> None:
-        """Take in the mean of ``x`` and of its square where ``mask`` is true and ``x`` finite; nothing if that is nowhere."""
+        """Take in the mean of ``x`` and of its square where ``mask`` is true and ``x`` finite; change nothing if there is no such
+        row."""
         valid = torch.isfinite(x) if mask is None else torch.isfinite(x) & mask
         count = self.ranks.sum(valid.sum())
         numbers = torch.where(valid, x.to(torch.float64), 0)

@@ -37,7 +37,7 @@ class LSTM(nn.Module):
 
     @property
     def takes_segments(self) -> bool:
-        """Whether ``sequence`` reads ``[B, T, I]`` as it lies, or would rather have time first in memory."""
+        """True if ``sequence`` reads ``[B, T, I]`` as it is; False if it prefers time first in memory."""
         return takes_segments(self.weight_in)
 
     def step(self, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,7 +81,7 @@ class MinGRU(nn.Module):
         return mingru(x, *self._weights(), state, first)
 
     def _weights(self) -> tuple[Layer | None, list[Layer]]:
-        """Return weight and bias of the layer before all others, where there is one, and of each layer."""
+        """Return weight and bias of the layer before all others, if there is one, and of each layer."""
         enter = (self.enter.weight, self.enter.bias) if isinstance(self.enter, nn.Linear) else None
         return enter, [(layer.weight, layer.bias) for layer in self._linear]
 

@@ -5,7 +5,7 @@ is that, and whose other parts are not looked at. Out: ``action [*batch, tokens]
 an answer that ends with ``END``, after which there is nothing (0), or was cut off where there was no more room. One vocabulary
 serves both.
 
-A row is read as the prompt, a mark that the answer begins, and the answer. What stands for nothing is read by nobody, and positions
+A row is read as the prompt, a mark that the answer begins, and the answer. Padding is never read, and positions
 count on from the last token of the prompt, so that what room there is does not matter. ``draw`` writes with a cache of keys and
 values, a token per pass; ``judge`` sees all tokens of an answer at once. Both compute the same, to rounding.
 """
@@ -28,13 +28,13 @@ from fugu.spaces import Layout
 from fugu.spaces.views import leaf_tensors
 
 NOTHING, END = 0, 1
-"""tokens with a meaning of their own"""
+"""tokens with a special meaning"""
 
 
 def make_transformer(
     observation_space: gs.Space, action_space: gs.Space, config: PolicyConfig | None = None, *, seed: int | None = None
 ) -> Transformer:
-    """A policy for these spaces. With ``seed`` its weights depend on nothing else, and torch's own generator is left alone."""
+    """Make a policy for these spaces. With ``seed`` its weights depend on nothing else, and torch's own generator is left alone."""
     config = config or PolicyConfig(net="transformer")
     if seed is None:
         return Transformer(observation_space, action_space, config)
@@ -57,7 +57,7 @@ class Transformer(nn.Module):
         self.distribution = Distribution(action_space)
         self.choices = written
         self.in_bf16 = False
-        """whether matrix products are computed in bfloat16"""
+        """True if matrix products are computed in bfloat16"""
         width = config.width
         self.token = nn.Embedding(max(read, written) + 1, width)  # the last one marks where the answer begins
         self.position = nn.Embedding(self.prompt + self.tokens, width)
@@ -65,7 +65,7 @@ class Transformer(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.never: Tensor
         self.register_buffer("never", torch.arange(written) == NOTHING, persistent=False)
-        """[choices] tokens that are never written: nothing neither says anything nor ends an answer"""
+        """[choices] tokens that are never written: NOTHING neither says anything nor ends an answer"""
         self.head = nn.Linear(width, written)
         for embedding in (self.token, self.position):
             nn.init.normal_(embedding.weight, std=0.02)
@@ -85,7 +85,7 @@ class Transformer(nn.Module):
         *,
         greedy: bool = False,
     ) -> Drawn:
-        """Until every row has ended. ``state`` and ``first`` mean nothing here: all there is to know is in the prompt."""
+        """Write until every row has ended. ``state`` and ``first`` are ignored: the prompt holds everything."""
         prompt = self._read_prompt(obs)
         length = (prompt != NOTHING).sum(1)
         action = prompt.new_zeros((len(prompt), self.tokens))
@@ -108,7 +108,7 @@ class Transformer(nn.Module):
         return Drawn(action, logprob, state)
 
     def _next(self, reading: Tensor, k: int, length: Tensor, prompt: Tensor, cache: list[Cache]) -> Tensor:
-        """``[rows, width]`` after the last token of ``reading``, which come after what is in ``cache``."""
+        """Return ``[rows, width]`` after the last token of ``reading``, whose tokens follow the contents of ``cache``."""
         start = 0 if k == 0 else self.prompt + k
         index = torch.arange(start, self.prompt + k + 1, device=prompt.device)
         x = self.token(reading) + self.position(_positions(index, length, self.prompt))
@@ -124,7 +124,7 @@ class Transformer(nn.Module):
         return self.read(obs, action, action_mask)[0]
 
     def read(self, obs: Tensor, action: Tensor, action_mask: Tensor | None) -> tuple[Judged, Tensor]:
-        """``judge``, and ``[*batch, tokens, width]``: what each token was chosen from, for a critic to read."""
+        """Return ``judge``, and ``[*batch, tokens, width]``: the hidden state each token was chosen from, for a critic to read."""
         batch = action.shape[:-1]
         prompt, answer = self._read_prompt(obs).reshape(-1, self.prompt), action.long().reshape(-1, self.tokens)
         begin = torch.full_like(prompt[:, :1], self._begin)
@@ -144,7 +144,7 @@ class Transformer(nn.Module):
         return judged, hidden.reshape(*batch, self.tokens, -1)
 
     def counts(self, action: Tensor) -> Tensor:
-        """All tokens up to the end, the end included."""
+        """Count all tokens up to the end, the end included."""
         ended = action == END
         return ended.int().cumsum(-1) - ended.int() == 0
 
@@ -152,10 +152,10 @@ class Transformer(nn.Module):
         return ~(action == END).any(-1)
 
     def observe(self, obs: Tensor, mask: Tensor | None = None) -> None:
-        """Tokens are not normalised."""
+        """Do nothing: tokens are not normalised."""
 
     def _read_prompt(self, obs: Tensor) -> Tensor:
-        """``[*batch, prompt]``"""
+        """Return the prompt, ``[*batch, prompt]``."""
         return leaf_tensors(self.obs_layout, obs)[self._leaf].long()
 
     @property
@@ -163,7 +163,7 @@ class Transformer(nn.Module):
         return self.token.num_embeddings - 1
 
     def _allowed(self, action_mask: Tensor | None) -> Tensor | None:
-        """``[rows, tokens, choices]``"""
+        """Return the tokens that are allowed, ``[rows, tokens, choices]``."""
         return None if action_mask is None else action_mask.reshape(-1, self.tokens, self.choices)
 
     def _logits(self, hidden: Tensor, allowed: Tensor | None, k: int | slice) -> Tensor:
@@ -174,7 +174,7 @@ class Transformer(nn.Module):
 
 
 def _positions(index: Tensor, length: Tensor, room: int) -> Tensor:
-    """``[rows, index]``: places in the prompt as they are; after it, on from its last token."""
+    """Return ``[rows, index]``: places in the prompt as they are; after it, counting on from its last token."""
     after = length[:, None] + (index - room)
     return torch.where(index < room, index, after)
 
@@ -186,7 +186,7 @@ def _sampled(logits: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _tokens_leaf(layout: Layout) -> int:
-    """Which part of an observation is the prompt: the only one there is, or the one called ``tokens``."""
+    """Return the index of the part of an observation that is the prompt: the only part, or the one called ``tokens``."""
     found = [k for k, leaf in enumerate(layout.leaves) if len(layout.leaves) == 1 or leaf.path == ("tokens",)]
     leaf = layout.leaves[found[0]] if found else None
     if leaf is None or len(leaf.shape) != 1 or leaf.dtype.kind not in "iu" or math.prod(leaf.shape) == 0:
@@ -198,7 +198,7 @@ def _tokens_leaf(layout: Layout) -> int:
 
 
 def _prompt(layout: Layout, index: int) -> tuple[int, int]:
-    """Room for tokens, and how many different ones there are."""
+    """Return the room for tokens, and the number of different ones."""
     leaf = layout.leaves[index]
     space = leaf.space
     if isinstance(space, gs.MultiDiscrete):

@@ -45,8 +45,8 @@ def preset(
     *,
     start_timeout: float = VectorConfig.start_timeout,
 ) -> TrainConfig:
-    """The config ``fugu train ENV --device DEVICE --algorithm ALGORITHM`` starts from. ``start_timeout``: seconds to build an
-    environment that has to be looked at."""
+    """Return the config that ``fugu train ENV --device DEVICE --algorithm ALGORITHM`` starts from. ``start_timeout``: seconds to
+    build an environment that has to be inspected."""
     if algorithm is not None and isinstance(env, str) and env in BY_ALGORITHM.get(algorithm, {}):
         return BY_ALGORITHM[algorithm][env]()
     config = _by_env(env, env_kwargs or {}, device, start_timeout)

@@ -13,7 +13,7 @@ from fugu.vector.config import VectorConfig
 
 
 def game(env: str, steps: int = 5_000_000) -> TrainConfig:
-    """``env`` is a Gymnasium id such as ``ALE/Pong-v5``, of any game."""
+    """Return the config of any game; ``env`` is a Gymnasium id such as ``ALE/Pong-v5``."""
     return TrainConfig(
         env="fugu.envs.atari:make",
         env_kwargs={"game": env},
@@ -34,4 +34,4 @@ PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     "ALE/SpaceInvaders-v5": partial(game, "ALE/SpaceInvaders-v5"),
     "ALE/Breakout-v5": partial(game, "ALE/Breakout-v5", 10_000_000),  # its curve rises that long
 }
-"""of the games that were trained to the end; all others are given the same settings"""
+"""configs of the games that were trained to the end; all others get the same settings"""

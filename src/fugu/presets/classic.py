@@ -12,7 +12,8 @@ from fugu.vector.config import VectorConfig
 
 
 def _cartpole(env: str, **changes: Any) -> TrainConfig:
-    """Values are large (up to 1 / (1 - gamma) = 100), so their loss gets a small weight instead of drowning the policy's."""
+    """Return the config of a cartpole. Values are large (up to 1 / (1 - gamma) = 100), so their loss gets a small weight instead of
+    drowning the policy's."""
     base: dict[str, Any] = {
         "env": env,
         "steps": 500_000,

@@ -1,7 +1,7 @@
-"""Writing programs: a small transformer that is shown a few solutions first, and then learns from what its own programs are worth.
+"""Writing programs: a small transformer that imitates a few solutions first, and then learns from the rewards of its own programs.
 
-With level 2 the held-out tasks are combinations of two operations that it never saw together. A batch is 32 tasks with 8 answers each;
-while the sandbox runs those of one quarter, the policy writes the next.
+With level 2 the held-out tasks are combinations of two operations that it never saw together. A batch is 32 tasks with 8 answers
+each; while the sandbox runs those of one quarter, the policy writes the next.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Settings for an environment nobody has tuned for, chosen from what it is: native or Python, its action space, its observations."""
+"""Settings for an environment without a preset, chosen from its kind (native or Python), its action space and its observations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fugu.vector.serial import Serial
 
 
 def general(env: Any, env_kwargs: Mapping[str, Any], start_timeout: float) -> TrainConfig:
-    """Build one copy of ``env`` within ``start_timeout`` seconds to look at it, and choose."""
+    """Build one copy of ``env`` within ``start_timeout`` seconds, inspect it, and return a config for it."""
     name = load(build(env)) if is_built(env) else env
     native = is_name(name)
     spec = native_spec(name, env_kwargs) if native else _look(env, env_kwargs, start_timeout)
@@ -52,7 +52,7 @@ def general(env: Any, env_kwargs: Mapping[str, Any], start_timeout: float) -> Tr
 
 
 def _quarter(segments: int) -> int:
-    """About a quarter of the segments, such that they fall into equal parts."""
+    """Return about a quarter of the segments, such that they divide into equal parts."""
     return next((segments // parts for parts in (4, 3, 5, 6, 2) if segments % parts == 0), segments)
 
 

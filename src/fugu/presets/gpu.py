@@ -1,6 +1,6 @@
-"""What changes where environments and policy are on one GPU: a hundred times as many environments, every step used once.
+"""Settings that change if environments and policy are on one GPU: a hundred times as many environments, every step used once.
 
-A GPU takes as long for ten thousand environments as for one, so batches are large, and new steps cost less than old ones used
+A GPU takes as long for ten thousand environments as for one, so batches are large, and new steps cost less than using old ones
 again.
 """
 

@@ -16,8 +16,8 @@ def _grpo(env: str, **changes: Any) -> TrainConfig:
 
 
 def _reverse(algorithm: Literal["grpo", "token_ppo"]) -> TrainConfig:
-    """32 prompts x 8 answers, two gradient steps each. From nothing it is hardly ever right, so parts of an answer are paid as well;
-    with weights to begin with (--policy.start) --env.partial 0 will do."""
+    """Return a config with 32 prompts x 8 answers and two gradient steps. An untrained policy is hardly ever right, so parts of an
+    answer are rewarded as well; with weights to begin with (--policy.start) --env.partial 0 is enough."""
     return TrainConfig(
         env="reverse",
         algorithm=algorithm,

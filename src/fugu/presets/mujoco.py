@@ -28,7 +28,7 @@ def _mujoco(env: str, **changes: Any) -> TrainConfig:
 
 
 def _humanoid(env: str, steps: int) -> TrainConfig:
-    """Seventeen joints: batches twice as large, and small moves at the start."""
+    """Return the config of a humanoid, with seventeen joints: batches twice as large, and small moves at the start."""
     return _mujoco(
         env,
         steps=steps,

@@ -11,7 +11,7 @@ from fugu.vector.config import VectorConfig
 
 
 def simple_spread() -> TrainConfig:
-    """Three agents with one network; an episode is 25 steps."""
+    """Return the config of three agents with one network; an episode is 25 steps."""
     return TrainConfig(
         env="mpe2.simple_spread_v3:parallel_env",
         steps=1_000_000,

@@ -16,7 +16,7 @@ from fugu.vector.config import VectorConfig
 VELOCITY = {
     f"fugu/{body}Velocity-v5": f"{body}-v5" for body in ("Ant", "HalfCheetah", "Hopper", "Humanoid", "Swimmer", "Walker2d")
 }
-"""tasks of ``envs/velocity.py`` -> the task of Gymnasium's behind each"""
+"""tasks of ``envs/velocity.py`` -> Gymnasium's task behind each"""
 
 
 def _knapsack() -> TrainConfig:
@@ -36,7 +36,8 @@ def _knapsack() -> TrainConfig:
 
 
 def _point(algorithm: str) -> TrainConfig:
-    """Episodes are 250 steps long and all begin together: with this horizon some end in every second batch."""
+    """Return the config of a point task. Episodes are 250 steps long and all begin together: with this horizon some end in every
+    second batch."""
     safe = algorithm == "safe_ppo"
     return TrainConfig(
         env="safe_point",
@@ -55,13 +56,14 @@ def _point(algorithm: str) -> TrainConfig:
 
 
 def _body(task: str) -> TrainConfig:
-    """The settings of the body without a limit."""
+    """Return the settings of the body without a limit."""
     return dataclasses.replace(mujoco.PRESETS[VELOCITY[task]](), env=task)
 
 
 def _velocity(task: str) -> TrainConfig:
-    """As without a limit, but learning goes on to the end: a policy that no longer moves cannot follow the price. And a batch is as
-    long as an episode, so that the price follows the policy in every one; episodes of 1,000 steps that begin together end together."""
+    """Return the settings without a limit, except that learning goes on to the end: a policy that no longer moves cannot follow the
+    price. And a batch is as long as an episode, so that the price follows the policy in every one; episodes of 1,000 steps that
+    begin together end together."""
     base = with_algorithm(_body(task), "safe_ppo")
     changes: dict[str, Any] = {
         "horizon": 125,
@@ -79,7 +81,7 @@ FREE: Mapping[str, Callable[[], TrainConfig]] = {
     "safe_point": partial(_point, "ppo"),
     **{task: partial(_body, task) for task in VELOCITY},
 }
-"""the same tasks for PPO, which looks at no cost"""
+"""the same tasks for PPO, which ignores costs"""
 
 PRESETS: Mapping[str, Callable[[], TrainConfig]] = {
     "knapsack_cmdp": _knapsack,

@@ -12,7 +12,8 @@ from fugu.vector.config import VectorConfig
 
 
 def hidden_bonus() -> TrainConfig:
-    """128 rows that count in a batch, so that 40 batches tell a critic that sees the context from one that does not."""
+    """Return a config whose batch has 128 rows that count, so that 40 batches tell a critic that sees the context from one that
+    does not."""
     return TrainConfig(
         env="hidden_bonus",
         algorithm="mappo",
@@ -43,8 +44,9 @@ def foraging() -> TrainConfig:
 
 
 def _particles(env: str, **changes: Any) -> TrainConfig:
-    """Of the multi-particle environments. Episodes are cut off after 25 steps, so values are those of going on for ever: with the
-    paper's gamma of 0.99 the critic runs after them for longer than the training lasts, and what was learned is lost again."""
+    """Return a config of the multi-particle environments. Episodes are cut off after 25 steps, so values are those of going on for
+    ever: with the paper's gamma of 0.99 the critic lags behind them for longer than the training lasts, and what was learned is
+    lost again."""
     base: dict[str, Any] = {
         "env": f"mpe2.{env}:parallel_env",
         "algorithm": "mappo",
@@ -60,12 +62,12 @@ def _particles(env: str, **changes: Any) -> TrainConfig:
 
 
 def simple_spread() -> TrainConfig:
-    """Three agents of one kind."""
+    """Return the config of three agents of one kind."""
     return _particles("simple_spread_v3")
 
 
 def speaker_listener() -> TrainConfig:
-    """Two agents of different kinds, with networks of their own."""
+    """Return the config of two agents of different kinds, with separate networks."""
     return _particles("simple_speaker_listener_v4", mappo=MAPPOConfig(networks="per_agent"))
 
 

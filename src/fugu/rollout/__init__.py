@@ -1,1 +1,1 @@
-"""Where batches come from: a source fills ``[segments, horizon]`` columns by asking a policy to act."""
+"""Sources of batches: a source fills ``[segments, horizon]`` columns by asking a policy to act."""

@@ -1,7 +1,7 @@
-"""Acting: what a policy sees of some rows, what it does on them, and a view of its weights that can act while others change.
+"""Acting: the rows a policy sees, what it does on them, and a copy of its weights that can act while the original changes.
 
-A ``carry`` is what a policy takes on from an agent's row to its next, by name: ``[rows, ...]`` each. An episode begins with zeros, and
-whoever reads a carry clears it where ``first`` is True; None is zeros everywhere.
+A ``carry`` is what a policy takes along from an agent's row to its next, by name: ``[rows, ...]`` each. An episode begins with
+zeros, and the code that reads a carry clears it where ``first`` is True; None is zeros everywhere.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ Forms = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 @dataclass(slots=True)
 class Seen:
-    """Rows that wait for an action, where the policy is."""
+    """Rows that wait for an action, on the policy's device."""
 
     obs: Tensor
     """[rows, *row_shape]"""
     first: Tensor
     """[rows] bool; the row is the first of its episode"""
     reward: Tensor | None = None
-    """[rows] what the action before brought; 0 in the first row of an episode"""
+    """[rows] reward of the action before; 0 in the first row of an episode"""
     mask: Tensor | None = None
-    """[rows] bool; False where no action counts: the row after an ending, and agents that wait or are not there"""
+    """[rows] bool; False where no action counts: the row after an ending, and agents that wait or are absent"""
     action_mask: Tensor | None = None
     """[rows, choices] bool; None: nothing is forbidden"""
     carry: Carry | None = None
-    """what ``Act.carry`` was on the row before; None: zeros"""
+    """``Act.carry`` of the row before; None: zeros"""
     training: bool = False
-    """whether the rows will be learned from"""
+    """True if the rows will be learned from"""
     greedy: bool = False
-    """whether to take what is most probable instead of drawing"""
+    """True to take the most probable action instead of drawing one"""
     generator: torch.Generator | None = None
-    """where to draw from; None: from a generator of the policy's own"""
+    """generator to draw from; None: the policy's own"""
     into: Mapping[str, Tensor] | None = None
-    """where columns are to be kept: a policy may write them there itself and leave them out of ``Act.columns``"""
+    """tensors that columns are kept in: a policy may write them there itself and leave them out of ``Act.columns``"""
 
 
 @dataclass(slots=True)
 class Act:
-    """What a policy did on some rows."""
+    """The actions of a policy on some rows, and what it keeps of them."""
 
     env_action: Tensor
-    """[rows, *row_shape] for the environment, where the policy is"""
+    """[rows, *row_shape] for the environment, on the policy's device"""
     carry: Carry | None = None
-    """what is to be seen of it on the next rows; None: nothing"""
+    """what the policy sees again on the next rows; None: nothing"""
     columns: Mapping[str, Tensor] = field(default_factory=dict)
-    """what is kept beside the rows: ``action``, and whatever learning wants to see again (logprob, value, ...)"""
+    """columns kept beside the rows: ``action``, and everything that learning needs again (logprob, value, ...)"""
 
 
 Acts = Callable[[Seen], Act]
@@ -67,19 +67,19 @@ Acts = Callable[[Seen], Act]
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """A policy as it was published."""
+    """A published version of a policy."""
 
     act: Acts
-    """acts on rows"""
+    """function that acts on rows"""
     version: int = 0
-    """updates that were done when it was published"""
+    """number of updates when it was published"""
 
 
 class Published:
-    """Publishes copies of a module that acts, so that it can act in one thread while another one changes its weights.
+    """Publishes copies of a module that acts, so that it can act in one thread while another thread changes its weights.
 
-    There are two copies, so an actor stays what it was until the second ``publish`` after its own. Random generators are shared
-    with the original: only one of the actors may act at a time.
+    There are two copies, so an actor stays unchanged until the second ``publish`` after its own. Random generators are shared with
+    the original: only one of the actors may act at a time.
     """
 
     def __init__(self, module: nn.Module, act: Callable[[Any], Acts] = lambda module: module.act) -> None:
@@ -104,7 +104,7 @@ def replica(module: Net) -> Net:
 
 
 def generators(module: nn.Module) -> dict[str, torch.Generator]:
-    """Find all random generators that ``module`` and its parts have as attributes, by path."""
+    """Return all random generators that ``module`` and its parts have as attributes, by path."""
     found: dict[str, torch.Generator] = {}
     for path, part in module.named_modules():
         for name, value in vars(part).items():
@@ -114,7 +114,7 @@ def generators(module: nn.Module) -> dict[str, torch.Generator]:
 
 
 def forms_of(columns: Mapping[str, Tensor] | None) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Return shape and dtype of a row of each of ``columns``."""
+    """Return the shape and dtype of a row of each of ``columns``."""
     return {name: (tuple(column.shape[1:]), column.dtype) for name, column in (columns or {}).items()}
 
 

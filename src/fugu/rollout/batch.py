@@ -33,14 +33,14 @@ from fugu.vector.vecenv import VecEnv
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where segments came from, so that what learning finds of them can go back."""
+    """The source of segments, so that what learning finds out about them can be sent back."""
 
     take: Callable[[Mapping[str, Tensor], Tensor | None], None]
-    """takes columns and which segments of the source's batch they are of, all if None"""
+    """function that takes columns, and the indices of their segments in the source's batch; None: all of them"""
     segments: Tensor | None = None
 
     def of(self, index: Tensor) -> Origin:
-        """Return the origin of the segments that ``index`` names."""
+        """Return the origin of the segments with these indices."""
         return Origin(self.take, index if self.segments is None else self.segments[index.to(self.segments.device)])
 
 
@@ -69,26 +69,26 @@ class Batch:
         return self.columns["reward"].shape[1]
 
     def compact(self) -> Batch:
-        """Return the same without gaps in memory: a part of a batch on a GPU is copied, so that its rows can be flattened.
+        """Return the batch without gaps in memory: a part of a batch on a GPU is copied, so that its rows can be flattened.
 
-        Observations stay where they are: they are most of a batch, and a policy reads them once, in whatever order they lie.
+        Observations stay where they are: they are most of a batch, and a policy reads them once, in any order of memory.
         """
         return self._with(compact(self.columns, self.columns["reward"], once=self.once, but=("obs",)))
 
     def also(self, **columns: Tensor) -> Batch:
-        """Return the same batch with more columns, or other ones."""
+        """Return the batch with more columns, or replaced ones."""
         return self._with({**self.columns, **columns})
 
     def also_once(self, **columns: Tensor) -> Batch:
-        """Return the same batch with more columns that a segment has once, ``[segments, ...]``."""
+        """Return the batch with more columns that a segment has once, ``[segments, ...]``."""
         return Batch({**self.columns, **columns}, self.once | columns.keys(), self.origin)
 
     def without(self, *names: str) -> Batch:
-        """Return the same batch without some columns."""
+        """Return the batch without some columns."""
         return self._with({name: column for name, column in self.columns.items() if name not in names})
 
     def hand_back(self, **columns: Tensor) -> None:
-        """Give the source what was found of these segments; nothing happens where it keeps none of it."""
+        """Send what was found out about these segments back to the source; nothing happens if it keeps none of it."""
         if self.origin is not None:
             self.origin.take(columns, self.origin.segments)
 
@@ -96,15 +96,15 @@ class Batch:
         return Batch(columns, self.once, origin or self.origin)
 
     def rows(self, index: Tensor) -> Batch:
-        """Return the segments ``index`` names, whole; copies that lie in memory as the originals do.
+        """Return the segments with these indices, whole: copies with the memory layout of the originals.
 
-        On a GPU, where segments of a step are neighbours in memory, all columns are copied in one launch.
+        On a GPU, where the segments' rows of one step are neighbours in memory, all columns are copied in one launch.
         """
         origin = None if self.origin is None else self.origin.of(index)
         return self._with(pick(self.columns, index, self.columns["reward"], once=self.once), origin)
 
     def part(self, start: int, stop: int) -> Batch:
-        """Return these segments; views."""
+        """Return the segments from ``start`` to ``stop``, as views."""
         origin = None if self.origin is None else self.origin.of(torch.arange(start, min(stop, self.segments)))
         return self._with({name: column[start:stop] for name, column in self.columns.items()}, origin)
 
@@ -113,10 +113,10 @@ class Batch:
 
 
 class Segments:
-    """The memory of a batch on the CPU: what environments and a policy say of ``segments`` of ``horizon`` rows of ``vec``'s agents.
+    """The memory of a batch on the CPU: all columns of ``segments`` of ``horizon`` rows of ``vec``'s agents.
 
-    Columns that environments write lie in the CPU's memory, those of the policy where it is. All are allocated once, those of the
-    policy when it first says what they are.
+    Columns that environments write lie in the CPU's memory, the policy's columns on its device. All are allocated once, the
+    policy's when its first row shows their shapes.
     """
 
     def __init__(self, vec: VecEnv, segments: int, horizon: int, device: torch.device) -> None:
@@ -130,19 +130,19 @@ class Segments:
             form.name: torch.zeros((segments, horizon, *form.shape), dtype=TORCH_DTYPES[form.dtype], pin_memory=self._pin)
             for form in forms
         }
-        """columns the environments fill, on the CPU"""
+        """columns that environments fill, on the CPU"""
         self.arrays = {name: column.numpy() for name, column in self.written.items()}
         self._next = [form.name for form in forms if form.when == "next"]
         self.outcome = [form.name for form in forms if form.when == "outcome"]
         """which of them say what an action produced"""
         self._action_mask: Tensor | None = None
-        """[segments, horizon, choices]; made when an environment first forbids something"""
+        """[segments, horizon, choices]; made when an environment first forbids an action"""
         self._forbidden = False
-        """whether one has in this batch"""
+        """True if an environment has forbidden an action in this batch"""
         self.acted: dict[str, Tensor] = {}
-        """columns the policy fills, where the learner is"""
+        """columns that the policy fills, on the learner's device"""
         self.after: dict[str, Tensor] = {}
-        """what the policy says of the row after the last one, by column"""
+        """the policy's outputs on the row after the last, by column"""
 
     def begin(self) -> None:
         """Start a batch: nothing has been forbidden in it so far."""
@@ -162,12 +162,12 @@ class Segments:
             self._forbidden |= masked
 
     def keep_outcome(self, rows: Rows, place: slice, t: int) -> None:
-        """Keep what the action of row ``t`` produced."""
+        """Keep the outcome of the action of row ``t``."""
         for name in self.outcome:
             self.arrays[name][place, t] = rows.columns[name]
 
     def keep_acted(self, columns: Mapping[str, Tensor], place: slice, t: int) -> None:
-        """Keep what the policy said of row ``t``."""
+        """Keep the policy's outputs on row ``t``."""
         for name, column in columns.items():
             if name not in self.acted:
                 check_free(self._spec, columns)
@@ -176,7 +176,7 @@ class Segments:
             self.acted[name][place, t] = column
 
     def keep_after(self, columns: Mapping[str, Tensor], place: slice) -> None:
-        """Keep what the policy says of the row after the last."""
+        """Keep the policy's outputs on the row after the last."""
         for name, kept in BOOTSTRAPS.items():
             if name not in columns:
                 continue
@@ -185,7 +185,7 @@ class Segments:
             self.after[kept][place] = columns[name]
 
     def columns(self) -> dict[str, Tensor]:
-        """Return all that was kept of the batch, by name."""
+        """Return all columns of the batch, by name."""
         columns = {**self.written, **self.acted, **self.after}
         if self._forbidden and self._action_mask is not None:
             columns["action_mask"] = self._action_mask
@@ -193,7 +193,8 @@ class Segments:
 
 
 def seen_of(rows: Rows, carry: Carry | None, device: torch.device, *, training: bool = True) -> Seen:
-    """Return the rows as the policy sees them: views on a CPU, copies elsewhere. The action mask only where it forbids something."""
+    """Return the rows as the policy sees them: views on a CPU, copies elsewhere. The action mask is included only if it forbids
+    something."""
     mask = None
     if rows.action_mask is not None and not rows.action_mask.all():
         mask = torch.from_numpy(rows.action_mask)

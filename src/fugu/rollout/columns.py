@@ -1,7 +1,7 @@
-"""The columns of a batch: which there are, what one is for, and whether a row or a segment has it.
+"""The columns of a batch: the meaning of each, the part that writes it, and whether a row or a segment has it.
 
-A new column is a line here, beside who writes it and who reads it. Columns that only one algorithm knows need no line: those of rows go
-through by any name, and those of segments are named when they are added (``Batch.also(once=...)``).
+A new column is a line here, beside the code that writes it and the code that reads it. Columns that only one algorithm knows need
+no line: a row's columns pass under any name, and a segment's are named when they are added (``Batch.also_once``).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Column:
     """environment, policy, source or algorithm"""
     text: str
     once: bool = False
-    """whether a segment has it once; else every row has it"""
+    """True if a segment has it once; else every row has it"""
     after: str | None = None
-    """of what a policy says of rows: the column that keeps what it says of the row after the last"""
+    """for a policy's column: the column that keeps the same for the row after the last"""
 
 
 TABLE = (
@@ -61,7 +61,7 @@ TABLE = (
 PER_SEGMENT = frozenset(column.name for column in TABLE if column.once)
 
 BOOTSTRAPS = {column.name: column.after for column in TABLE if column.after is not None}
-"""what a policy says of rows and is also asked of the row after the last -> the column that keeps that"""
+"""columns that a policy is also asked for on the row after the last -> the column that keeps the answer"""
 
 
 def check_free(spec: EnvSpec, acted: Iterable[str] = ()) -> None:

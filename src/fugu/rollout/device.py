@@ -1,8 +1,9 @@
-"""On-policy rollouts of environments that live where the policy does: nothing leaves the device, nothing asks the host.
+"""On-policy rollouts of environments that live on the policy's device: nothing leaves the device, nothing asks the host.
 
-In: a ``DeviceVec`` and, at each call, an actor. Out: a ``Batch`` of one segment per agent over memory that is allocated once. The slabs
-lie time-major, ``[horizon, agents, ...]``, so that a step writes neighbours side by side; the batch shows them as ``[agents, horizon,
-...]``. All addresses stay the same from batch to batch, so that the whole of ``next`` can be captured in a CUDA graph and replayed.
+In: a ``DeviceVec`` and, at each call, an actor. Out: a ``Batch`` of one segment per agent over memory that is allocated once. The
+slabs lie time-major, ``[horizon, agents, ...]``, so that a step writes neighbours side by side; the batch shows them as ``[agents,
+horizon, ...]``. All addresses stay the same from batch to batch, so that the whole of ``next`` can be captured in a CUDA graph and
+replayed.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from fugu.vector.vecenv import EpisodeLog, VecEnv
 
 
 class Slab:
-    """The rows of one horizon. Columns of the row that waits for an action are ``[horizon + 1, agents, ...]``: the last row is what
-    comes after; all others are ``[horizon, agents, ...]``, and ``after`` is ``[agents, ...]``."""
+    """The rows of one horizon. Columns of the row that waits for an action are ``[horizon + 1, agents, ...]``: the last row is the
+    one after the horizon. All others are ``[horizon, agents, ...]``, and ``after`` is ``[agents, ...]``."""
 
     def __init__(
         self, vec: DeviceVec | VecEnv, horizon: int, device: torch.device, acted: Forms, *, choices: int | None = None
     ) -> None:
-        """``acted``: what a policy keeps of a row. ``choices``: columns of the action mask, if other than those of ``vec``."""
+        """``acted``: columns that a policy keeps of a row. ``choices``: columns of the action mask, if other than those of ``vec``."""
         agents, self.horizon, self.device = vec.num_agents, horizon, device
         choices = vec.num_choices if choices is None else choices
         self.next: dict[str, Tensor] = {}
@@ -44,28 +45,28 @@ class Slab:
         self.acted = {
             name: torch.zeros((horizon, agents, *shape), dtype=dtype, device=device) for name, (shape, dtype) in acted.items()
         }
-        """what the policy did"""
+        """columns that the policy fills"""
         said = {kept: acted[name][0] for name, kept in BOOTSTRAPS.items() if name in acted}
         self.after = {kept: torch.zeros((agents, *shape), device=device) for kept, shape in said.items()}
-        """what it says of the row after the last"""
+        """the policy's outputs on the row after the last"""
         # where these numbers lie must not change: what is learned from a batch may be recorded once and replayed
         self._rows = torch.zeros((), dtype=torch.int64, device=device)
         self._acted, self._ended = (torch.zeros(agents, dtype=torch.bool, device=device) for _ in range(2))
         self.team = vec.spec.num_agents > 1
-        """whether there are several agents in a world, who may wait for each other"""
+        """True if a world has several agents, which may wait for each other"""
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return a column by name, wherever it is kept."""
+        """Return a column by name."""
         return next(part[name] for part in (self.next, self.outcome, self.acted, self.after) if name in part)
 
     def rows(self, t: int) -> DeviceRows:
-        """Return where step ``t`` writes to."""
+        """Return the memory that step ``t`` writes to."""
         columns = {name: column[t + 1] for name, column in self.next.items()}
         columns |= {name: column[t] for name, column in self.outcome.items()}
         return DeviceRows.of(columns)
 
     def start_over(self) -> None:
-        """Begin with what came after the last horizon."""
+        """Begin with the row after the last horizon."""
         for column in self.next.values():
             column[0].copy_(column[-1])
 
@@ -85,7 +86,7 @@ class Slab:
         )
 
     def into(self, t: int) -> dict[str, Tensor]:
-        """Return where what the policy does at ``t`` is kept; after the last row only its values are of interest."""
+        """Return the memory for the policy's columns at ``t``; after the last row only its values are needed."""
         if t < self.horizon:
             return {name: column[t] for name, column in self.acted.items()}
         scratch = {name: torch.empty_like(column[0]) for name, column in self.acted.items()}
@@ -106,7 +107,7 @@ class Slab:
 
 
 Whole = Callable[[Slab], None]
-"""fills a slab from row 0 on in one go, columns of the policy included"""
+"""function that fills a slab from row 0 on in one go, the policy's columns included"""
 
 
 class DeviceRollout(Source):
@@ -116,7 +117,7 @@ class DeviceRollout(Source):
     def __init__(
         self, vec: DeviceVec, horizon: int, columns: Forms, *, carry: Forms | None = None, whole: Whole | None = None
     ) -> None:
-        """``columns``: what the policy keeps of a row. ``carry``: what it takes on from row to row."""
+        """``columns``: what the policy keeps of a row. ``carry``: what it takes along from row to row."""
         self.vec, self.horizon, self.device = vec, horizon, vec.device
         self.segments = vec.num_agents
         self.whole = whole

@@ -1,4 +1,4 @@
-"""The environments of a run, as an algorithm sees them that says how it wants to be fed from them."""
+"""The environments of a run as an algorithm sees them, which asks here for the kind of source it needs."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Envs:
     horizon: int
     passes: int = 1
     device: torch.device
-    """where the policy acts"""
+    """device that the policy acts on"""
     clock: Clock | None = None
     name: str = "the algorithm"
-    """whose environments they are, for errors"""
+    """owner of the environments, for errors"""
     whole: Whole | None = None
-    """plays a whole horizon in one kernel, where there is one for this policy and these environments"""
+    """function that plays a whole horizon in one kernel, if there is one for this policy and these environments"""
 
     def on_policy(self, algorithm: Acting) -> Source:
         """Return a source of segments: environments on the device, on the CPU for a policy on a GPU, or both on the CPU."""
@@ -93,7 +93,7 @@ def blank(vec: VecEnv | DeviceVec, device: torch.device, worlds: int = 1) -> See
 
 @contextmanager
 def untouched(module: Any) -> Iterator[None]:
-    """Inside, random numbers are drawn as if nobody had: the module's generators and torch's own go on as before."""
+    """Draw random numbers inside without any effect: the module's generators and torch's own go on as before."""
     own = generators(module) if isinstance(module, nn.Module) else {}
     states = {name: generator.get_state() for name, generator in own.items()}
     try:

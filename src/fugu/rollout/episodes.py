@@ -9,7 +9,7 @@ beside the usual columns, once per segment,
     round    how often its group was drawn anew before: see ``Groups.rounds``
 
 Rows after the end have ``mask=False``, and the batch is as long as its longest episode. One that has not ended after ``horizon`` rows
-is truncated there. An environment that is done early plays on until the last is done, and nobody looks; in which order the batches of
+is truncated there. An environment that is done early plays on until the last is done, unobserved; in which order the batches of
 the vector env come, and which members of a group end first, makes no difference to what is in which segment.
 
 Every batch starts all environments anew, so that between two batches there is nothing to be saved but where seeds come from.
@@ -37,14 +37,14 @@ from fugu.vector.vecenv import EpisodeLog, VecEnv, means_of
 
 @dataclass(frozen=True)
 class Groups:
-    """What an algorithm that compares episodes wants of them."""
+    """Requirements of an algorithm that compares episodes."""
 
     size: int
     """environments that begin alike"""
     rounds: int = 0
-    """how often groups that are not ``worth`` learning from are replaced by new ones, at most"""
+    """most times that groups not ``worth`` learning from are replaced by new ones"""
     worth: Callable[[Batch, int], Tensor] | None = None
-    """of a batch and its number of groups: which groups are, ``[groups]`` bool; None: all"""
+    """function of a batch and its number of groups that returns which groups are worth learning from, ``[groups]`` bool; None: all"""
 
 
 class Episodes(Source):
@@ -60,7 +60,7 @@ class Episodes(Source):
         device: torch.device | str = "cpu",
         clock: Clock | None = None,
     ) -> None:
-        """``carry``: what the policy takes on from row to row."""
+        """``carry``: what the policy takes along from row to row."""
         if vec.num_envs % groups.size:
             near = -(-vec.num_envs // groups.size) * groups.size
             raise ConfigError(
@@ -95,7 +95,7 @@ class Episodes(Source):
         return Experience(batch, played, actor.version, lambda: log)
 
     def _chosen(self, actor: Actor, stop: Callable[[], bool]) -> tuple[Batch, int]:
-        """Return a batch in which groups that are not ``worth`` it are replaced, and the rows that were played."""
+        """Return a batch in which groups that are not ``worth`` it have been replaced, and the number of rows played."""
         batch = self._play(actor, stop)
         worth, played = self.groups.worth, int(batch["mask"].sum())
         if self.groups.rounds == 0 or worth is None:
@@ -114,7 +114,7 @@ class Episodes(Source):
         return batch, played
 
     def _play(self, actor: Actor, stop: Callable[[], bool]) -> Batch:
-        """Play one episode of every agent, into memory that the next call writes again."""
+        """Play one episode of every agent, into memory that the next call overwrites."""
         for name in ("mask", "terminated", "truncated", "reward"):
             self._memory.written[name].zero_()
         self._score[:], self._done[:] = 0, False
@@ -144,7 +144,7 @@ class Episodes(Source):
         return self._finished(max(time.values()))
 
     def _act(self, rows: Rows, t: int, actor: Actor, carry: Carry | None) -> Carry | None:
-        """Send actions for ``rows`` and keep them. Returns what the policy takes on."""
+        """Send actions for ``rows`` and keep them. Returns the carry."""
         agents = rows.agents
         with self._clock("inference"):
             seen = seen_of(rows, carry, self.device)
@@ -158,7 +158,7 @@ class Episodes(Source):
         return done.carry
 
     def _write_outcome(self, rows: Rows, t: int) -> None:
-        """What the last actions produced, for those whose episode is still on; the last row there is room for is an end."""
+        """Write the outcome of the last actions, for agents whose episode still runs; the last row there is room for is an end."""
         agents, arrays = rows.agents, self._memory.arrays
         on = ~self._done[agents]
         self._memory.keep_outcome(rows, agents, t)
@@ -180,7 +180,7 @@ class Episodes(Source):
             )
 
     def _note_failures(self, rows: Rows) -> None:
-        """An environment that was replaced: what its episode would have come to is not known, and its next one begins elsewhere."""
+        """Note environments that were replaced: the return of such an episode is unknown, and the next one begins elsewhere."""
         for agent, info in rows.infos.items():
             if "restarted" in info:
                 env = next(part for part in self.vec.env_agents if part.start <= agent < part.stop)
@@ -205,13 +205,13 @@ class Episodes(Source):
         return Batch({**columns, **first_carry, **found}, self._once)
 
     def _starts(self) -> list[int | None]:
-        """The seed of every environment: one for all of a group."""
+        """Return the seed of every environment: the same one for all of a group."""
         count = self.vec.num_envs // self.groups.size
         return torch.randint(2**31, (count,), generator=self._seeds).repeat_interleave(self.groups.size).tolist()
 
     def _drain(self) -> EpisodeLog:
-        """Return the episodes of all rounds since the last call. What environments log by name, and what episodes cost, are means that
-        also have those in them which nobody looked at; nothing of it is known where all were cut off."""
+        """Return the episodes of all rounds since the last call. Values that environments log by name, and costs, are means that
+        also include the episodes played after an environment was done; they are unknown if all episodes were cut off."""
         whole = self.vec.drain_log()
         log, self._log = self._log, (0, 0.0, 0.0)
         means = means_of((*log, {}))
@@ -234,8 +234,8 @@ class Episodes(Source):
 
 
 def group_of_agents(vec: VecEnv, size: int) -> Tensor:
-    """``[agents]``: the group of each. Agents of a world are in different ones: only the same agent of worlds that began alike is in
-    the same place."""
+    """Return ``[agents]``: the group of each. Agents of a world are in different groups: only the same agent of worlds that began
+    alike is in the same place."""
     counts = {part.stop - part.start for part in vec.env_agents}
     if len(counts) > 1:
         raise ConfigError("environments with different numbers of agents cannot be compared; give all the same number")
@@ -245,7 +245,7 @@ def group_of_agents(vec: VecEnv, size: int) -> Tensor:
 
 
 def _replaced(batch: Batch, fresh: Batch, group: Tensor, taken: Tensor, found: Tensor, number: int) -> Batch:
-    """``batch`` with the groups ``taken`` replaced by the groups ``found`` of ``fresh``; as long as the longer of the two."""
+    """Return ``batch`` with the groups ``taken`` replaced by the groups ``found`` of ``fresh``; as long as the longer of the two."""
     rows = max(batch.horizon, fresh.horizon)
     into = torch.cat([(group == g).nonzero().squeeze(1) for g in taken.tolist()] or [group[:0]])
     out_of = torch.cat([(group == g).nonzero().squeeze(1) for g in found.tolist()] or [group[:0]])
@@ -260,7 +260,7 @@ def _replaced(batch: Batch, fresh: Batch, group: Tensor, taken: Tensor, found: T
 
 
 def _grown(column: Tensor | None, name: str, rows: int, *batches: Batch) -> Tensor:
-    """A copy of ``column`` with ``rows`` rows; where there is none, actions were not forbidden."""
+    """Return a copy of ``column`` with ``rows`` rows; if there is no such column, no actions were forbidden."""
     if column is None:
         assert name == "action_mask"
         like = next(batch[name] for batch in batches if name in batch)

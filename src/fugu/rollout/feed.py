@@ -49,7 +49,7 @@ class Feed(Source):
         device: torch.device,
         clock: Clock | None = None,
     ) -> None:
-        """``columns``: what the policy keeps of a row. ``carry``: what it takes on from row to row."""
+        """``columns``: what the policy keeps of a row. ``carry``: what it takes along from row to row."""
         self.vec, self.horizon, self.device = vec, horizon, device
         self.segments = vec.num_agents
         self._clock = clock or nullcontext
@@ -62,7 +62,7 @@ class Feed(Source):
         self._carry = zeros(carry or {}, vec.num_agents, device)
         self._first_carry = zeros(carry or {}, vec.num_agents, device)
         self._lanes = {group.start: Lane(device, Transfer(vec.memory, self.slab)) for group in vec.groups}
-        """by first agent"""
+        """lanes by first agent"""
         self._seed(vec.config.seed)
         self._actor: Actor | None = None
         self._said = False
@@ -83,7 +83,7 @@ class Feed(Source):
 
     @contextmanager
     def _side_by_side(self) -> Iterator[None]:
-        """Inside, lanes go on from what the current stream has been given so far; outside it from what lanes have."""
+        """Order the streams: inside, lanes start after the current stream's work so far; outside, it goes on after theirs."""
         current = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         for lane in self._lanes.values():
             if current is not None:
@@ -121,7 +121,7 @@ class Feed(Source):
                 raise Stopped
 
     def _send(self, waiting: deque[slice], count: int, *, wait: bool) -> int:
-        """Send up to ``count`` batches whose actions are there, oldest first; ``wait`` for those that are not. Returns how many."""
+        """Send up to ``count`` batches whose actions are ready, oldest first (block if ``wait``). Returns the number sent."""
         sent = 0
         while waiting and sent < count and (wait or self._lanes[waiting[0].start].done):
             group = waiting.popleft()
@@ -189,7 +189,7 @@ class Feed(Source):
 
     def snapshot(self) -> dict[str, Tensor]:
         saved = snapshot_vec(self.vec, self._carry)
-        if saved:  # else the environments start anew, and the random numbers with them
+        if saved:  # otherwise the environments start anew, and the random numbers with them
             saved["generators"] = torch.stack([lane.generator.get_state() for lane in self._lanes.values()])
         return saved
 
@@ -200,7 +200,7 @@ class Feed(Source):
         self._settle()
         restore_vec(self.vec, self._carry, saved)
         states = saved.get("generators", ())
-        if len(states) == len(self._lanes):  # else they go on as they are: it was made in other batches
+        if len(states) == len(self._lanes):  # otherwise they go on as they are: it was made in other batches
             for lane, state in zip(self._lanes.values(), states, strict=True):
                 lane.generator.set_state(state.clone())
         for _ in self.vec.groups:
@@ -210,7 +210,7 @@ class Feed(Source):
         self._settle()
 
     def _take_last(self, rows: Rows) -> None:
-        """To where the next batch begins from."""
+        """Copy the last rows to where the next batch begins."""
         self._lanes[rows.agents.start].take(rows, self.horizon)
         self.vec.park()
 
@@ -224,8 +224,8 @@ class Feed(Source):
 
 
 class Lane:
-    """What one batch has of its own on the device, so that its work runs beside that of others: a stream, random numbers, and
-    memory of graphs, which two that run at the same time must not share."""
+    """The private state of one batch on the device, so that its work runs beside that of others: a stream, random numbers, and
+    memory for graphs, which two that run at the same time must not share."""
 
     def __init__(self, device: torch.device, take: Transfer) -> None:
         self.device, self.take = device, take
@@ -237,31 +237,31 @@ class Lane:
         self._recorded: dict[tuple[int, int], Recorded] = {}
 
     def work(self, function: Callable[[], None], key: tuple[int, int]) -> None:
-        """Do what ``function`` does; by a graph from the second time on. ``key``: time, and where the rows lie."""
+        """Do what ``function`` does; from the second time on by a graph. ``key``: time, and the address of the rows."""
         if key not in self._recorded:
             self._recorded[key] = Recorded(function, self.device, [self.generator], self._pool)
         self._recorded[key]()
 
     def current(self) -> AbstractContextManager[Any]:
-        """Inside, torch works on this lane's stream."""
+        """Let torch work on this lane's stream inside."""
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def mark(self) -> None:
-        """Remember what the lane has been given so far, for ``wait``."""
+        """Mark the work that the lane has been given so far, for ``wait``."""
         if self._done is not None:
             self._done.record(self.stream)
 
     @property
     def done(self) -> bool:
-        """Whether that is done."""
+        """Return whether the marked work is done."""
         return self._done is None or self._done.query()
 
     def wait(self) -> None:
-        """Let the host wait until that is done."""
+        """Let the host wait until the marked work is done."""
         if self._done is not None:
             self._done.synchronize()
 
     @property
     def failure(self) -> str | None:
-        """Why something could not be recorded."""
+        """Return why something could not be recorded."""
         return next((work.failure for work in self._recorded.values() if work.failure), None)

@@ -37,7 +37,7 @@ class OnPolicy(Source):
         device: torch.device | str = "cpu",
         clock: Clock | None = None,
     ) -> None:
-        """``carry``: what the policy takes on from row to row."""
+        """``carry``: what the policy takes along from row to row."""
         self.vec = vec
         self.horizon, self.passes = horizon, passes
         self.segments = vec.num_agents * passes
@@ -45,10 +45,10 @@ class OnPolicy(Source):
         self._clock = clock or nullcontext
         self._memory = Segments(vec, self.segments, horizon, self.device)
         self._acts_after = torch.zeros(self.segments, dtype=torch.bool) if vec.spec.num_agents > 1 else None
-        """mask of the row after the last, which is of interest where agents may wait for each other"""
+        """mask of the row after the last, which matters if agents may wait for each other"""
         self._carry = zeros(carry or {}, vec.num_agents, self.device)
         self._first_carry = zeros(carry or {}, self.segments, self.device)
-        """what it was before the first row of each segment"""
+        """carry before the first row of each segment"""
         self._once = PER_SEGMENT | self._carry.keys()
         self._time = {group.start: 0 for group in vec.groups}
         """first agent of a group -> rows it has filled, counted over all passes"""
@@ -124,7 +124,7 @@ class OnPolicy(Source):
             self._keep_after(rows, self.passes * self.horizon - 1, said)
 
     def _keep_after(self, rows: Rows, time: int, said: Mapping[str, Tensor]) -> None:
-        """Keep ``rows``, and what is ``said`` of them, as those after the one at ``time``."""
+        """Keep ``rows``, and the policy's outputs ``said`` on them, as those after the row at ``time``."""
         segments = self._where(rows.agents, time)[0]
         if self._acts_after is not None:
             self._acts_after.numpy()[segments] = rows.mask

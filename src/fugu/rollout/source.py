@@ -19,7 +19,7 @@ from fugu.vector.device import DeviceVec
 from fugu.vector.vecenv import EpisodeLog, VecEnv
 
 Clock = Callable[[str], AbstractContextManager[None]]
-"""takes the name of a phase and times what happens inside"""
+"""function that takes the name of a phase and times what happens inside"""
 
 
 class Stopped(KeyboardInterrupt):
@@ -33,15 +33,15 @@ def no_episodes() -> EpisodeLog:
 
 @dataclass(slots=True)
 class Experience:
-    """What a source hands on to be learned from, valid until its next."""
+    """The rows that a source hands on to be learned from, valid until its next call."""
 
     batch: Batch
     rows: int | Tensor
-    """rows of environments that were played for it, counted over all agents; 0 where a batch is only drawn again"""
+    """rows that environments played for it, counted over all agents; 0 if a batch is only drawn again"""
     version: int = 0
-    """of the policy that played them; where several did, of the oldest"""
+    """version of the policy that played them; with several policies, the oldest version"""
     episodes: Callable[[], EpisodeLog] = no_episodes
-    """returns the episodes that ended meanwhile; a device is waited for only when this is called"""
+    """function that returns the episodes that ended meanwhile; only calling it waits for a device"""
     acted: Tensor | None = None
     """[agents] bool; which agents acted in these rows. None: batches are whole episodes of all agents"""
     ended: Tensor | None = None
@@ -50,31 +50,32 @@ class Experience:
 
 class Source:
     vec: VecEnv | DeviceVec | None = None
-    """the environments that are played; None: nothing is played"""
+    """environments that are played; None: nothing is played"""
     device: torch.device
-    """where the policy acts and batches lie"""
+    """device that the policy acts on and batches lie on"""
     segments: int
     """segments of a batch"""
     horizon: int
     """rows of a segment"""
     static = False
-    """whether a batch lies in the same memory each time, so that what is learned from it can be recorded once"""
+    """True if a batch lies in the same memory each time, so that learning from it can be recorded once"""
     unattended = False
-    """whether a batch needs nothing of the host, so that it can be recorded as well"""
+    """True if a batch needs nothing of the host, so that playing it can be recorded as well"""
 
     def next(self, actor: Actor, stop: Callable[[], bool] = bool) -> Experience:
         """Return the next batch. ``stop`` is asked now and then; True raises ``Stopped``."""
         raise NotImplementedError(f"{type(self).__name__}.next")
 
     def feedback(self, columns: Mapping[str, Tensor], segments: Tensor | None) -> None:
-        """Take back what learning found of some ``segments`` of the last batch, of all if None. Nothing is kept by default."""
+        """Take back what learning found out about ``segments`` of the last batch (None: all of them). By default nothing is kept."""
 
     def restart(self, seed: int) -> None:
         """Start all environments anew."""
 
     @property
     def can_snapshot(self) -> bool:
-        """Whether a checkpoint can hold all that is needed to go on between two batches; else environments start anew there."""
+        """Return whether a checkpoint can hold everything needed to go on between two batches; otherwise environments start anew
+        there."""
         return True
 
     def snapshot(self) -> dict[str, Tensor]:

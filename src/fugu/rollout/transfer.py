@@ -1,7 +1,7 @@
-"""From the memory that environments on the CPU write to the slabs of a rollout on a GPU.
+"""Copies from the memory that environments on the CPU write to the slabs of a rollout on a GPU.
 
-In: the rows of one batch of a ``VecEnv``, which lie in one block (``vector/buffers.py``). Out: row t of a ``Slab``, for these agents.
-One copy of bytes crosses, gaps between columns included; on the other side one launch puts every column in its place.
+In: the rows of one batch of a ``VecEnv``, which lie in one block (``vector/buffers.py``). Out: row t of a ``Slab``, for these
+agents. One copy of bytes crosses, gaps between columns included; on the other side one launch puts every column in its place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fugu.rollout.device import Slab
 
 
 class Transfer:
-    """Of the rows of one group, out of ``memory``, all bytes of the vector env, to ``slab``."""
+    """Copies the rows of one group from ``memory``, all bytes of the vector env, to ``slab``."""
 
     def __init__(self, memory: np.ndarray, slab: Slab) -> None:
         self._memory, self._slab = memory, slab
@@ -41,7 +41,7 @@ class Transfer:
 
 
 def _bytes(rows: Tensor) -> Tensor:
-    """Of rows that lie in one piece; a view."""
+    """Return the bytes of rows that lie in one piece, as a view."""
     return rows.view(torch.uint8).view(-1)
 
 
@@ -52,7 +52,7 @@ class Pinned:
         self.address = memory.ctypes.data
         runtime: Any = torch.cuda.cudart()
         self.worked = int(runtime.cudaHostRegister(self.address, memory.nbytes, 0)) == 0
-        """else copies wait for each other, which is slower but right"""
+        """True if it was pinned; if not, copies wait for each other, which is slower but right"""
 
     def __del__(self) -> None:
         if self.worked:

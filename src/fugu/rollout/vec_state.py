@@ -1,4 +1,4 @@
-"""Snapshots of a ``VecEnv`` and of what a policy carries along with it: environments, rows that wait for actions, and the carry."""
+"""Snapshots of a ``VecEnv`` and of the carry beside it: environments, rows that wait for actions, and the carry."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from fugu.vector.vecenv import VecEnv
 
 CARRY = "carry "
-"""before the names of carries; no column of a vector env is called so"""
+"""prefix of the names of carries; no column of a vector env has it"""
 
 
 def snapshot_vec(vec: VecEnv, carry: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what it takes to go on between two batches exactly here; empty if the environments cannot be saved."""
+    """Return everything needed to go on between two batches exactly here; empty if the environments cannot be saved."""
     if not vec.can_snapshot:
         return {}
     return {**{name: torch.from_numpy(array) for name, array in vec.snapshot().items()}, **saved_carry(carry)}

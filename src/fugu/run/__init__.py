@@ -1,1 +1,1 @@
-"""What a run leaves behind and shows while it goes on: metrics, timing, sinks, the dashboard, the runs/ folder."""
+"""The records and displays of a run: metrics, timing, sinks, the dashboard, the runs/ folder."""

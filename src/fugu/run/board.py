@@ -1,6 +1,7 @@
-"""What the dashboard shows: a run's metrics as lines of styled text, for any width and height. Pure: nothing here touches a terminal.
+"""The contents of the dashboard: a run's metrics as lines of styled text, for any width and height. Pure: nothing here touches a
+terminal.
 
-A line is a list of (text, style) spans of which every one holds plain text: no markup, no control characters.
+A line is a list of (text, style) spans, each of plain text: no markup, no control characters.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ _LABEL, _VALUE, _DIM, _BIG = "bright_black", "default", "bright_black", "bold"
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What does not change during a run."""
+    """The facts about a run that do not change."""
 
     run: str
     env: str
     total_steps: int
     from_step: int = 0
-    """where this process took the run up"""
+    """steps after which this process took the run up"""
     device: str = "cpu"
     native: bool = False
-    """whether the environments are stepped by native threads"""
+    """True if native threads step the environments"""
     half: bool = False
-    """whether bfloat16 would make the update faster"""
+    """True if bfloat16 would make the update faster"""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ ASCII = Glyphs("#", "-", "_.:-=+*#", "|")
 
 @dataclass
 class Progress:
-    """What the board shows, kept up to date by the dashboard."""
+    """The figures on the board, kept up to date by the dashboard."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     history: list[float] = field(default_factory=list)
@@ -72,7 +73,7 @@ class Progress:
     merged: int = 1
     """returns per point of ``history``"""
     rate: float = math.nan
-    """steps per second, lately"""
+    """steps per second over the last seconds"""
     uptime: float = 0.0
     pending: list[float] = field(default_factory=list)
     """returns that wait to be merged into a point"""
@@ -90,7 +91,7 @@ class Progress:
 
 
 def board(header: Header, progress: Progress, width: int, height: int, glyphs: Glyphs = UNICODE) -> list[Line]:
-    """The lines of the board, none wider than ``width`` and no more than ``height``."""
+    """Return the lines of the board, none wider than ``width`` and no more than ``height``."""
     inner = width - 2
     metrics = progress.metrics
     top = _top(header, progress, inner, glyphs)
@@ -126,7 +127,7 @@ def board(header: Header, progress: Progress, width: int, height: int, glyphs: G
 
 
 def limits(metrics: Mapping[str, float], header: Header) -> str:
-    """One line: which phase takes the time, and what would help."""
+    """Say in one line which phase takes the time, and what would help."""
     shares = {phase: metrics.get(f"time/{phase}", 0.0) for phase in PHASES}
     phase = max(shares, key=shares.__getitem__)
     if shares[phase] < 0.4:
@@ -152,7 +153,7 @@ def limits(metrics: Mapping[str, float], header: Header) -> str:
 
 
 def plain(header: Header, progress: Progress) -> str:
-    """The same in one line, for a log file."""
+    """Return the board's figures in one line, for a log file."""
     metrics = progress.metrics
     steps = metrics.get("steps", header.from_step)
     parts = [f"{duration(progress.uptime)} {number(steps)}/{number(header.total_steps)} steps"]
@@ -175,7 +176,7 @@ def plain(header: Header, progress: Progress) -> str:
 
 
 def sparkline(values: Sequence[float], width: int, glyphs: str) -> str:
-    """At most ``width`` columns, each the mean of its part of ``values``, from the lowest glyph to the highest."""
+    """Return at most ``width`` columns, each the mean of its part of ``values``, from the lowest glyph to the highest."""
     values = [value for value in values if math.isfinite(value)]
     if not values or width < 1:
         return ""
@@ -190,7 +191,7 @@ def sparkline(values: Sequence[float], width: int, glyphs: str) -> str:
 
 
 def beside(columns: Sequence[list[Line]], width: int, gap: int = 3) -> list[Line]:
-    """Blocks of lines next to each other, each as wide as its widest line."""
+    """Put blocks of lines next to each other, each as wide as its widest line."""
     widths = [max((_length(line) for line in block), default=0) for block in columns]
     out: list[Line] = []
     for row in range(max(map(len, columns), default=0)):
@@ -216,7 +217,7 @@ def crop(line: Line, width: int) -> Line:
 
 
 def number(value: float) -> str:
-    """About four characters: 0.0123, 1.23, 475.3, 12.3k, 4.56M."""
+    """Return about four characters: 0.0123, 1.23, 475.3, 12.3k, 4.56M."""
     if not math.isfinite(value):
         return "-"
     size = abs(value)
@@ -236,7 +237,7 @@ def number(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """0:07, 12:34, 3:04:05, 2d 03:04"""
+    """Return 0:07, 12:34, 3:04:05 or 2d 03:04."""
     if not math.isfinite(seconds):
         return "-"
     whole = int(seconds)
@@ -247,7 +248,7 @@ def duration(seconds: float) -> str:
 
 
 def clean(text: str) -> str:
-    """Names come from environments: nothing in them may steer the terminal."""
+    """Return ``text`` without control characters: names come from environments, and nothing in them may steer the terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -293,12 +294,12 @@ def _results(progress: Progress, width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def _costs(metrics: Mapping[str, float]) -> list[str]:
-    """What comes after ``episode/cost`` in the names of the metrics of each cost: nothing if there is but one."""
+    """Return the ending after ``episode/cost`` in the metric names of each cost: empty if there is only one."""
     return sorted(name.removeprefix("episode/cost") for name in metrics if f"{name}/".startswith("episode/cost/"))
 
 
 def _cost(metrics: Mapping[str, float], cost: str) -> Line:
-    """What episodes cost, against their limit where there is one."""
+    """Return the line on the cost of episodes, against its limit if there is one."""
     paid, limit = metrics[f"episode/cost{cost}"], metrics.get(f"safe/limit{cost}", math.nan)
     line: Line = [
         (f"{clean(cost.removeprefix('/') or 'cost'):<6} ", _LABEL),

@@ -67,14 +67,14 @@ def plot(
 
 
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:
-    """Mean of the ``window`` values around each; fewer at both ends."""
+    """Return the mean of the ``window`` values around each; fewer at both ends."""
     window = min(window, len(values))
     kernel = np.ones(window)
     return np.convolve(values, kernel, "same") / np.convolve(np.ones(len(values)), kernel, "same")
 
 
 def _curves(folders: Sequence[RunFolder], metrics: Sequence[str], x: Axis) -> dict[str, dict[str, Curve]]:
-    """metric -> run -> its curve. A metric that no run has is an error that names those there are."""
+    """Return metric -> run -> its curve. A metric that no run has is an error that names the existing ones."""
     tables = {folder.path: (folder.read_metrics(), folder.read_timing()) for folder in folders}
     names = _names(folders)
     there = {name for lines in itertools.chain(*tables.values()) for row in lines for name in row}
@@ -102,13 +102,13 @@ def _curves(folders: Sequence[RunFolder], metrics: Sequence[str], x: Axis) -> di
 
 
 def _usual(folders: Sequence[RunFolder]) -> list[str]:
-    """What is drawn unless told otherwise."""
+    """Return the metrics that are drawn by default."""
     there = {name for folder in folders for row in folder.read_metrics() for name in row}
     return ["episode/return", *sorted(name for name in there if name.startswith(("episode/cost", "safe/lambda")))]
 
 
 def _limits(folders: Sequence[RunFolder], metric: str) -> list[float]:
-    """What the runs were not to exceed on average, lowest first; nothing for what has no limit."""
+    """Return the costs that the runs were not to exceed on average, lowest first; none for a metric without a limit."""
     if not metric.startswith("episode/cost"):
         return []
     name = metric.replace("episode/cost", "safe/limit", 1)
@@ -116,7 +116,7 @@ def _limits(folders: Sequence[RunFolder], metric: str) -> list[float]:
 
 
 def _near(metric: str, known: Sequence[str]) -> str:
-    """The nearest names; ``return`` alone means ``episode/return``."""
+    """Return the nearest names; ``return`` alone means ``episode/return``."""
     ends = [name for name in known if name.rpartition("/")[2] == metric]
     if ends:
         return f" Did you mean {ends[0]!r}?"
@@ -125,7 +125,7 @@ def _near(metric: str, known: Sequence[str]) -> str:
 
 
 def _names(folders: Sequence[RunFolder]) -> dict[Path, str]:
-    """How each run is called in the legend: by its name, or by its path where two have the same."""
+    """Return each run's name in the legend: its own, or its path if two have the same."""
     names = [folder.name for folder in folders]
     return {f.path: f.name if names.count(f.name) == 1 else str(f.path) for f in folders}
 

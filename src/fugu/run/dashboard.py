@@ -1,7 +1,7 @@
-"""The dashboard of a run: a board in the terminal, or one plain line per interval where the output is not one.
+"""The dashboard of a run: a board in the terminal, or one plain line per interval if the output is not a terminal.
 
-``update`` is called after every update and is cheap: it draws only when the last drawing is long enough ago, at most four times a
-second and for less than one percent of the time. Whatever else is printed meanwhile appears above the board.
+``update`` is called after every update and is cheap: it draws only if the last drawing is long enough ago, at most four times a
+second and for less than one percent of the time. Other output appears above the board meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Dashboard", "Header"]
 INTERVAL = 0.25
 """seconds between two drawings, at least"""
 SHARE = 0.005
-"""of the time that drawing may take: under one percent with the rest of ``update``"""
+"""share of the time that drawing may take: under one percent with the rest of ``update``"""
 LONGEST = 2.0
 """seconds between two drawings, at most, on a machine that is slow at it"""
 WINDOW = 10.0
@@ -41,7 +41,7 @@ class Dashboard:
         self.progress = Progress()
         self.draws = 0
         self.seconds = 0.0
-        """spent on drawing"""
+        """seconds spent on drawing"""
         self._started = time.perf_counter()
         self._speed: deque[tuple[float, float]] = deque()
         self._shares = dict.fromkeys(SHARES, 0.0)
@@ -104,7 +104,7 @@ class Dashboard:
         self._next = now + max(self._screen.interval, min(LONGEST, used / SHARE))
 
     def _measure(self, now: float) -> None:
-        """The latest of every metric, the speed over the last seconds, the time split since the last drawing."""
+        """Take the latest of every metric, the speed over the last seconds, and the time split since the last drawing."""
         metrics = self.progress.metrics
         for source in (self._ended, self._latest):
             metrics.update({name: float(value) for name, value in source.items() if value == value})
@@ -132,7 +132,7 @@ class _Nothing:
 
 
 class _Lines:
-    """For files and pipes: no escape codes, nothing that the encoding lacks."""
+    """Plain lines for files and pipes: no escape codes, nothing that the encoding lacks."""
 
     def __init__(self, file: TextIO, interval: float) -> None:
         self.interval = interval
@@ -144,7 +144,7 @@ class _Lines:
         try:
             self._file.write(line.encode(encoding, "replace").decode(encoding) + "\n")
             self._file.flush()
-        except (BrokenPipeError, ValueError):  # whoever read it has gone; the run goes on
+        except (BrokenPipeError, ValueError):  # the reader has gone; the run goes on
             self.show = lambda header, progress: None  # type: ignore[method-assign]
             with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._file.fileno())  # or the interpreter complains when it flushes on exit

@@ -14,10 +14,10 @@ from fugu.errors import FuguError, did_you_mean
 @dataclass(frozen=True)
 class Metric:
     unit: str
-    """what one of it is; "" for a plain number"""
+    """unit of the value; "" for a plain number"""
     definition: str
     deterministic: bool = True
-    """the same for the same config and seed, on a CPU"""
+    """True if the value is the same for the same config and seed, on a CPU"""
 
 
 PHASES = {
@@ -29,7 +29,7 @@ PHASES = {
     "update": "losses, gradients and optimizer steps",
     "other": "everything else: logging, checkpoints, evaluation",
 }
-"""what a Timer tells apart -> what happens in it"""
+"""phases that a Timer tells apart -> what happens in each"""
 
 METRICS: dict[str, Metric] = {
     "steps": Metric(
@@ -100,11 +100,11 @@ OPEN = {
     "safe/over_limit/": Metric("share", "of the episodes that ended last, those that cost more of this kind than its limit"),
     "loss/": Metric("", "mean over the minibatches of an update"),
 }
-"""prefix -> what an unlisted name under it means"""
+"""prefix -> meaning of an unlisted name under it"""
 
 
 def describe(name: str) -> Metric:
-    """The table's line for ``name``; FuguError with the nearest names if there is none."""
+    """Return the table's line for ``name``; FuguError with the nearest names if there is none."""
     metric = METRICS.get(name)
     if metric is not None:
         return metric

@@ -1,6 +1,6 @@
-"""What can be said of a run at a glance, from its files alone: how far it got, how good it is, how it ended.
+"""A run at a glance, from its files alone: how far it got, how good it is, how it ended.
 
-Nothing is imported that computes, so that a folder of hundreds of runs is listed in a moment.
+Nothing that computes is imported, so a folder of hundreds of runs is listed in a moment.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Overview:
     """running: a process trains it. interrupted: it can go on with --resume. failed: the same, once the cause is mended. diverged: the
     same, with other settings"""
     problem: str | None
-    """of a run that failed, diverged or is damaged"""
+    """message of a run that failed, diverged or is damaged"""
     steps: int
-    """done"""
+    """steps done"""
     steps_asked: int | None
     last_return: float | None
     """mean of the episodes of the last update in which some ended"""
@@ -47,7 +47,7 @@ class Overview:
 
 
 def overviews(root: Path | str = store.ROOT) -> list[Overview]:
-    """Of every run in ``root``, newest first."""
+    """Return an overview of every run in ``root``, newest first."""
     return [overview(folder) for folder in reversed(store.runs(root))]
 
 
@@ -100,7 +100,7 @@ def overview(folder: store.RunFolder) -> Overview:
 
 
 def seconds_of(timing: list[dict[str, float]]) -> list[float]:
-    """Wall time of each line: the steps since the one before over the steps per second. Stops in between do not count."""
+    """Return the wall time of each line: the steps since the one before over the steps per second. Stops in between do not count."""
     out, before = [], 0.0
     for row in timing:
         speed = row.get("time/steps_per_second", math.nan)
@@ -115,14 +115,14 @@ def _speed(timing: list[dict[str, float]]) -> float | None:
 
 
 def _newest_checkpoint(folder: Path) -> Path | None:
-    """By step: names are in order only up to nine digits."""
+    """Return the newest checkpoint by step: names are in order only up to nine digits."""
     steps = {path.name.removeprefix("step_"): path for path in folder.glob("step_*")}
     newest = max((step for step in steps if step.isdecimal()), default=None, key=int)
     return None if newest is None else steps[newest]
 
 
 def _damage(checkpoint: Path) -> str | None:
-    """A quick look at the newest checkpoint: are its files there, and as long as they should be? Loading one checks every byte."""
+    """Check quickly that the files of the newest checkpoint exist and have the right length. Loading one checks every byte."""
     try:
         files: dict[str, Any] = json.loads((checkpoint / "MANIFEST.json").read_bytes())["files"]
         for name, entry in files.items():
@@ -146,7 +146,7 @@ def _divergence(file: Path) -> str:
 
 
 def _reached(target: float | None, checkpoint: Path | None) -> bool:
-    """Whether the run ended because its mean return reached ``target``."""
+    """Return whether the run ended because its mean return reached ``target``."""
     if target is None or checkpoint is None:
         return False
     score = json.loads((checkpoint / "state.json").read_bytes()).get("score")

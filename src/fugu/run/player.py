@@ -72,7 +72,7 @@ class Player:
         )
 
     def play(self, *, greedy: bool = False) -> Iterator[Scene]:
-        """The environment after the reset and after every step, episode after episode, without end."""
+        """Yield the environment after the reset and after every step, episode after episode, without end."""
         carry, generator = None, torch.Generator(self.device).manual_seed(self.seed)
         scene = Scene(self.vec, self.seed)
         while True:

@@ -1,4 +1,4 @@
-"""A run as an object: what ``fugu.train`` returns and every command works on."""
+"""A run as an object, which ``fugu.train`` returns and every command works on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Run:
         return self.folder.path
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One mapping per logged update."""
+        """The metrics, one mapping per logged update."""
         return self.folder.read_metrics()
 
     def resume(self, **changes: Any) -> Run:
@@ -42,7 +42,7 @@ class Run:
         seed: int = 1,
         num_envs: int | None = None,
     ) -> Any:
-        """Play whole episodes with a checkpoint (``latest``, ``best`` or its step): an ``Evaluation``."""
+        """Play whole episodes with a checkpoint (``latest``, ``best`` or its step) and return an ``Evaluation``."""
         episodes = fitting("episodes", episodes, int, 1)
         num_envs = fitting("num_envs", num_envs, int | None, 1)
         from fugu.run.player import Player

@@ -1,7 +1,7 @@
-"""One environment watched step by step: what was done, what it brought, and what it looks like.
+"""One environment watched step by step: the actions, what they brought, and what the environment looks like.
 
-A ``Scene`` steps a vector env of one environment and keeps the count of the episode. With several agents the return is that of all of
-them together, and the episode is over when every agent that took part has ended.
+A ``Scene`` steps a vector env of one environment and keeps the count of the episode. With several agents the return is the sum over
+all of them, and the episode is over when every agent that took part has ended.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from fugu.vector.vecenv import VecEnv
 
 @dataclass(frozen=True)
 class Moment:
-    """After a reset (``step`` 0, no action) or a step."""
+    """The state after a reset (``step`` 0, no action) or a step."""
 
     episode: int
-    """from 1"""
+    """number of the episode, from 1"""
     step: int
-    """of the episode"""
+    """steps of the episode so far"""
     action: np.ndarray | None
     """rows of the agents; None at the start of an episode"""
     reward: float
     total: float
     """return so far"""
     over: bool
-    """the episode has ended with this step"""
+    """True if the episode has ended with this step"""
 
 
 class Scene:
@@ -65,7 +65,7 @@ class Scene:
         self.moment = Moment(episode, 0, None, 0.0, 0.0, False)
 
     def text(self) -> str | None:
-        """What an environment looks like that shows itself as text; None: others."""
+        """Return the text with which an environment shows itself; None if it does not show itself as text."""
         if "ansi" not in self.vec.spec.metadata.get("render_modes", ()):
             return None
         try:
@@ -75,7 +75,7 @@ class Scene:
         return frame if isinstance(frame, str) else None
 
     def picture(self) -> np.ndarray:
-        """``[height, width, 3]`` uint8. FuguError in one line if the environment cannot be drawn."""
+        """Return a picture, ``[height, width, 3]`` uint8. FuguError in one line if the environment cannot be drawn."""
         name = self.vec.spec.name
         try:
             frame = self.vec.render([0])[0]
@@ -104,12 +104,12 @@ class Scene:
 
 
 def frame_rate(vec: VecEnv) -> float:
-    """Steps per second at which the environment looks as it should: what it says itself, or 30."""
+    """Return the steps per second at which the environment looks right: its own figure, or 30."""
     return float(vec.spec.metadata.get("render_fps") or 30)
 
 
 def drawn(env: str, env_kwargs: Mapping[str, Any], make: Callable[[dict[str, Any]], VecEnv]) -> VecEnv:
-    """``make(env_kwargs)`` such that the environment can be drawn, where it can be.
+    """Return ``make(env_kwargs)`` made so that the environment can be drawn, if it can be.
 
     Native environments always can. Python ones learn from their constructor's ``render_mode`` that they will be; one that does not
     take it may still have a ``render()``.

@@ -1,8 +1,8 @@
-"""Where metrics go: two JSONL files always, TensorBoard and Weights & Biases if asked for.
+"""Destinations of metrics: two JSONL files always, TensorBoard and Weights & Biases if asked for.
 
-``metrics.jsonl`` holds what the config and the seed decide, ``timing.jsonl`` the rest (see ``metrics.py``), one line per write, each
-with ``updates`` and ``steps``. A run resumed from a checkpoint first forgets the lines after it (``truncate``), so that its file
-equals that of a run never interrupted. A sink that fails (disk full, service down) warns once; training goes on.
+``metrics.jsonl`` holds what the config and the seed decide, ``timing.jsonl`` the rest (see ``metrics.py``), one line per write,
+each with ``updates`` and ``steps``. A run resumed from a checkpoint first removes the lines after it (``truncate``), so that its
+file equals that of a run never interrupted. A sink that fails (disk full, service down) warns once; training goes on.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from fugu.trainer.config_parts import LogConfig
 
 class Sink(Protocol):
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """``metrics`` (names of ``metrics.py``, ``updates`` among them) after ``step`` environment steps."""
+        """Write ``metrics`` (names of ``metrics.py``, ``updates`` among them) after ``step`` environment steps."""
 
     def close(self) -> None: ...
 
 
 def open_sinks(folder: RunFolder, log: LogConfig, config: Mapping[str, Any], after_updates: int = 0, step: int = 0) -> Sinks:
-    """Everything ``log`` asks for, before work starts. ``after_updates`` and ``step``: where a resumed run goes on."""
+    """Open everything ``log`` asks for, before work starts. ``after_updates`` and ``step``: where a resumed run goes on."""
     lines = JsonLines(folder)
     sinks: list[Sink] = [lines]
     try:
@@ -45,7 +45,7 @@ def open_sinks(folder: RunFolder, log: LogConfig, config: Mapping[str, Any], aft
 
 
 class Sinks:
-    """Several as one. One that raises is closed and left out from then on."""
+    """Several sinks as one. One that raises is closed and left out from then on."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = list(sinks)
@@ -90,8 +90,8 @@ class JsonLines:
                 self._files[deterministic].append(row)
 
     def truncate(self, after_updates: int) -> None:
-        """Forget the lines of later updates, and what a kill has left at the end. A bad line before the end is a RunError, with both
-        files as they were: what follows it is not ours to throw away."""
+        """Remove the lines of later updates, and the remains of a kill at the end. A bad line before the end is a RunError, with
+        both files as they were: what follows it is not ours to throw away."""
         ends = [(file, file.end(after_updates)) for file in self._files.values()]
         for file, end in ends:
             file.truncate(end)
@@ -102,7 +102,7 @@ class JsonLines:
 
 
 class _File:
-    """Appends whole lines: what could be written only in part is taken back."""
+    """Appends whole lines: a line that could be written only in part is removed again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -128,7 +128,7 @@ class _File:
                 self._warned = True
 
     def end(self, after_updates: int) -> int:
-        """Where the lines up to that update end, in bytes."""
+        """Return the end of the lines up to that update, in bytes."""
         end = 0
         with self._path.open("rb") as file:
             lines = file.readlines()
@@ -201,7 +201,7 @@ class WeightsAndBiases:
 
 
 def _number(value: Any) -> float | int | None:
-    """A plain number, or None if it is not finite, which JSON cannot say."""
+    """Return a plain number, or None if it is not finite, which JSON cannot express."""
     if hasattr(value, "item"):
         value = value.item()
     return value if math.isfinite(value) else None

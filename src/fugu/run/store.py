@@ -32,9 +32,9 @@ class RunError(FuguError, RuntimeError):
 @dataclass(frozen=True)
 class RunFolder:
     path: Path
-    """as it was named, for people to read"""
+    """path as the user gave it"""
     at: Path = field(init=False, compare=False)
-    """where that is, whatever folder an environment, a policy or the program goes to later"""
+    """absolute path, which holds wherever an environment, a policy or the program changes to later"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "at", self.path.absolute())
@@ -49,12 +49,12 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        """what the config and the seed decide: the same, byte for byte, each time"""
+        """File of the metrics that config and seed decide: the same, byte for byte, each time."""
         return self.at / "metrics.jsonl"
 
     @property
     def timing(self) -> Path:
-        """what the machine decides: speed, time, memory"""
+        """File of the metrics that the machine decides: speed, time, memory."""
         return self.at / "timing.jsonl"
 
     @property
@@ -63,22 +63,23 @@ class RunFolder:
 
     @property
     def diverged(self) -> Path:
-        """the minibatch on which the training came to NaN, if that is how it ended"""
+        """File of the minibatch on which the training came to NaN, if that is how it ended."""
         return self.at / "diverged.safetensors"
 
     @property
     def failed(self) -> Path:
-        """why training ended, if an error was why"""
+        """File with the error that ended the training, if an error did."""
         return self.at / "failed.txt"
 
     @property
     def running(self) -> Path:
-        """holds the number of the process that trains, for as long as it does"""
+        """File that holds the number of the process that trains, for as long as it does."""
         return self.at / "running"
 
     @property
     def ended_without_a_word(self) -> bool:
-        """Whether the process that trained this run was killed, or left by ``os._exit``: its marker stayed, its lock did not."""
+        """Return whether the process that trained this run was killed, or left by ``os._exit``: its marker stayed, its lock did
+        not."""
         marker = self.running  # looked at twice: the lock is taken before it is written, and given back after it is removed
         return marker.exists() and not self.locked and marker.exists()
 
@@ -88,25 +89,25 @@ class RunFolder:
 
     @property
     def events(self) -> Path:
-        """what TensorBoard reads"""
+        """Folder that TensorBoard reads."""
         return self.at / "events"
 
     def read_metrics(self) -> list[dict[str, float]]:
-        """The lines of ``metrics.jsonl``, oldest first; a number that was not finite is nan."""
+        """Return the lines of ``metrics.jsonl``, oldest first; a number that was not finite is nan."""
         return read_lines(self.metrics)
 
     def read_timing(self) -> list[dict[str, float]]:
         return read_lines(self.timing)
 
     def discard_if_empty(self) -> None:
-        """Remove the folder of a run that ended before there was anything to keep: it would be the latest one, and of no use."""
+        """Remove the folder of a run that ended before there was anything to keep: it would be the latest run, and useless."""
         lines = self.metrics.exists() and self.metrics.stat().st_size
         if not (lines or self.checkpoints.exists() or self.diverged.exists()):
             shutil.rmtree(self.at, ignore_errors=True)
 
     @property
     def locked(self) -> bool:
-        """Whether another process trains this run. Only asks: taking the lock to find out could get in that process's way."""
+        """Return whether another process trains this run. Only asks: taking the lock to find out could get in that process's way."""
         asked = struct.pack(
             "hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0
         )  # struct flock: kind, from where, start, length, pid
@@ -119,12 +120,12 @@ class RunFolder:
 
     @property
     def started(self) -> float:
-        """When, in seconds since 1970: by the time in the name, or of the config if someone gave it another name."""
+        """Return the start in seconds since 1970: by the time in the name, or the config's if the folder was given another name."""
         return _started(self.at)[0]
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Held while a process trains this run; RunError if another one does. It ends with the process that holds it."""
+        """Hold the run's lock while a process trains it; RunError if another one does. It ends with the process that holds it."""
         descriptor = os.open(self.at / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             try:
@@ -137,7 +138,7 @@ class RunFolder:
 
 
 def create(root: Path | str, env: str) -> RunFolder:
-    """A new folder for a run on ``env``; its own even if another run starts in the same second."""
+    """Make a new folder for a run on ``env``, distinct even if another run starts in the same second."""
     root = Path(root)
     base = f"{_file_name(env)}-{time.strftime('%Y%m%d-%H%M%S')}"
     number = 1
@@ -155,14 +156,14 @@ def create(root: Path | str, env: str) -> RunFolder:
 
 
 def runs(root: Path | str = ROOT) -> list[RunFolder]:
-    """The runs in ``root``, oldest first."""
+    """Return the runs in ``root``, oldest first."""
     root = Path(root)
     found = [path for path in root.iterdir() if _is_run(path)] if root.is_dir() else []
     return [RunFolder(path) for path in sorted(found, key=_started)]
 
 
 def find(text: str | Path, root: Path | str = ROOT) -> RunFolder:
-    """The run that ``text`` means: a path, a name in ``root``, ``latest`` or ``latest~2`` (the second before the latest)."""
+    """Return the run that ``text`` means: a path, a name in ``root``, ``latest`` or ``latest~2`` (the second before the latest)."""
     text = str(text)
     there = runs(root)
     latest = _LATEST.fullmatch(text)
@@ -188,7 +189,7 @@ def _none_yet(root: Path | str) -> str:
 
 
 def read_lines(path: Path) -> list[dict[str, float]]:
-    """The whole lines of a JSONL file; [] if there is none. Half a line at the end is what a kill leaves, and is left out."""
+    """Return the whole lines of a JSONL file; [] if there is none. Half a line at the end is left by a kill, and is left out."""
     rows = []
     try:
         data = path.read_bytes()
@@ -203,7 +204,7 @@ def read_lines(path: Path) -> list[dict[str, float]]:
 
 
 def parse_line(line: bytes) -> dict[str, float] | None:
-    """One line's metrics, ``updates`` and ``steps`` among them, or None if it is not one."""
+    """Return one line's metrics, ``updates`` and ``steps`` among them, or None if it is no such line."""
     try:
         row: Any = json.loads(line)
     except (ValueError, RecursionError):
@@ -220,12 +221,12 @@ def bad_line(path: Path, number: int, line: bytes) -> RunError:
 
 
 def _is_number(value: Any) -> bool:
-    """A finite one; JSON may also hold whole numbers that no float can."""
+    """Return whether ``value`` is a finite number; JSON may also hold whole numbers that no float can."""
     return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 def _file_name(env: str) -> str:
-    """``ALE/Pong-v5`` -> ``ALE-Pong-v5``, ``some/where/my_env.py:MyEnv`` -> ``MyEnv``."""
+    """Return ``ALE-Pong-v5`` for ``ALE/Pong-v5``, ``MyEnv`` for ``some/where/my_env.py:MyEnv``."""
     name = env.rsplit(":", 1)[-1]
     if name.endswith((".h", ".py")):
         name = Path(name).stem
@@ -242,7 +243,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _started(path: Path) -> tuple[float, int, str]:
-    """By the time in the name, or of the config if someone gave it another name."""
+    """Return the key that sorts runs: the time in the name, or the config's if the folder was given another name."""
     match = _TIME.search(path.name)
     if match:
         with contextlib.suppress(ValueError, OverflowError):  # digits that are no time

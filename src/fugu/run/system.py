@@ -1,4 +1,4 @@
-"""How busy the machine is: processor, memory and, where there is one, the GPU. Sampled at most once a second, as it takes a while."""
+"""The load of the machine: processor, memory and, if there is one, the GPU. Sampled at most once a second, as it takes a while."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import time
 import psutil
 
 INTERVAL = 1.0
-"""seconds for which a sample is given out again"""
+"""seconds for which a sample is returned again"""
 
 
 class System:
-    """``sample()`` gives the ``system/`` metrics; the processor's share is that since the sample before."""
+    """Samples the ``system/`` metrics; the processor's share is that since the sample before."""
 
     def __init__(self, gpu: int | None = None) -> None:
         """``gpu``: the index of the CUDA device that trains, None without one."""
@@ -40,7 +40,7 @@ class System:
         return self._last
 
     def _core_times(self) -> tuple[float, float]:
-        """Seconds in which the cores that we may use were busy, and all their seconds."""
+        """Return the seconds in which the cores that we may use were busy, and all their seconds."""
         times = psutil.cpu_times(percpu=True)
         mine = [times[core] for core in self._cores if core < len(times)]
         whole = sum(t.user + t.nice + t.system + t.idle + t.iowait + t.irq + t.softirq + t.steal for t in mine)
@@ -57,7 +57,8 @@ class System:
 
 
 def _children(pid: int) -> list[psutil.Process]:
-    """Direct children, from the kernel's own list: psutil looks through every process of the machine, which takes milliseconds."""
+    """Return the direct children, from the kernel's own list: psutil looks through every process of the machine, which takes
+    milliseconds."""
     found = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -83,7 +84,7 @@ class _Memory(ctypes.Structure):
 
 
 class _Gpu:
-    """Asks the driver's own library (NVML), which is there wherever CUDA is, so no package is needed."""
+    """Asks the driver's own library (NVML), which exists wherever CUDA does, so no package is needed."""
 
     def __init__(self, library: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
         self._library = library
@@ -113,7 +114,7 @@ class _Gpu:
 
 
 def _bus_id(index: int) -> str | None:
-    """The device's address: CUDA_VISIBLE_DEVICES renumbers CUDA's indices but not the driver's."""
+    """Return the device's address: CUDA_VISIBLE_DEVICES renumbers CUDA's indices but not the driver's."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return None

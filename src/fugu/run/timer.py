@@ -1,8 +1,8 @@
-"""Where the time goes: one clock that is always in exactly one phase.
+"""The split of time: one clock that is always in exactly one phase.
 
 ``with timer("env"):`` is in that phase until the end of the block and then back in the one around it; ``timer.start("env")`` simply
-switches. What belongs to no phase is ``other``, so the seconds of ``take`` add up to the wall time since the last take. It is the
-host's time: work that a GPU still has to do counts where the host waits for it. For one thread.
+switches. Time that belongs to no phase is ``other``, so the seconds of ``take`` add up to the wall time since the last take. It is
+the host's time: work that a GPU still has to do counts when the host waits for it. For one thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Timer:
             seconds[phase] = 0.0
 
     def take(self) -> dict[str, float]:
-        """Seconds in each phase since the last take; every phase seen so far is named."""
+        """Return the seconds in each phase since the last take; every phase seen so far is named."""
         self.start(self._phase)
         taken = self._seconds
         self._seconds = dict.fromkeys(taken, 0.0)
@@ -48,7 +48,7 @@ class Timer:
 
 
 class _Span:
-    """One per phase, used again and again: which phase is around it is on the timer's stack, so spans nest, even in themselves.
+    """One per phase, used again and again: the phase around it is on the timer's stack, so spans nest, even in themselves.
 
     Both methods are ``start`` written out, without which a block would cost half as much again.
     """
@@ -77,6 +77,6 @@ class _Span:
 
 
 def shares(seconds: dict[str, float]) -> dict[str, float]:
-    """``time/<phase>`` -> share of the whole: the metrics of what ``take`` returned."""
+    """Return ``time/<phase>`` -> share of the whole: the metrics of what ``take`` returned."""
     whole = sum(seconds.values())
     return {f"time/{phase}": part / whole if whole > 0 else 0.0 for phase, part in seconds.items()}

@@ -1,4 +1,4 @@
-"""Train: make a run's folder, let the loop run, write down what it reports, and end well whatever happens."""
+"""Training from start to end: make a run's folder, let the loop run, write its reports, and end well whatever happens."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ class Interrupted(FuguError):
 def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str | Path = "runs", **settings: Any) -> Run:
     """Train a policy and return the run.
 
-    ``env`` is whatever ``fugu.vector.make`` takes by name. ``settings`` change fields of the environment's preset, by a name that is
-    unique (``steps=100_000``, ``learning_rate=1e-3``), by section (``ppo={"gamma": 0.9}``) or by path; or give a whole ``config``.
+    ``env`` is anything ``fugu.vector.make`` takes by name. ``settings`` change fields of the environment's preset, by a name that
+    is unique (``steps=100_000``, ``learning_rate=1e-3``), by section (``ppo={"gamma": 0.9}``) or by path; or give a whole
+    ``config``.
     """
     if isinstance(settings.get("policy"), str):
         settings["policy.net"] = settings.pop("policy")
@@ -87,7 +88,8 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
 
 
 def _start_timeout(settings: Mapping[str, Any]) -> float:
-    """What ``settings`` say of it, in any of their forms: a preset may have to build an environment before there is a config."""
+    """Return the start timeout in ``settings``, in any of their forms: a preset may have to build an environment before there is a
+    config."""
     section = settings.get("vector", {})
     inner = section.get("start_timeout") if isinstance(section, Mapping) else getattr(section, "start_timeout", None)
     return settings.get("start_timeout") or settings.get("vector.start_timeout") or inner or VectorConfig.start_timeout
@@ -133,7 +135,7 @@ def _done(run: Run, trainer: Trainer) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """At once or not at all."""
+    """Write the file at once or not at all."""
     draft = path.with_suffix(".tmp")
     with draft.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -143,7 +145,7 @@ def _write(path: Path, text: str) -> None:
 
 
 class Report:
-    """Adds to the metrics of an update what the machine has to say, and hands them on."""
+    """Adds the machine's metrics to those of an update, and passes them on."""
 
     def __init__(self, run: Run, trainer: Trainer, timer: Timer, outputs: Sinks, board: Dashboard) -> None:
         self.trainer, self.timer, self.outputs, self.board = trainer, timer, outputs, board
@@ -169,8 +171,8 @@ class Report:
 
 @contextmanager
 def _noting_failure(run: Run) -> Iterator[None]:
-    """Keep for ``fugu runs`` how the training ends: the error that ended it, or that nobody could say anything any more, by a
-    marker that is left behind where the process is killed or left by ``os._exit``."""
+    """Keep for ``fugu runs`` how the training ends: the error that ended it, or a marker that stays if the process is killed or
+    left by ``os._exit``."""
     folder, owner = run.folder, os.getpid()
     folder.failed.unlink(missing_ok=True)
     with suppress(OSError):  # a disk that is full
@@ -180,7 +182,7 @@ def _noting_failure(run: Run) -> Iterator[None]:
     except Interrupted:
         raise
     except Exception as error:
-        with suppress(OSError):  # what matters is said
+        with suppress(OSError):  # the error itself is already reported
             folder.failed.write_text(f"{type(error).__name__}: {error}\n")
         raise
     finally:

@@ -22,9 +22,9 @@ from fugu.run.scene import frame_rate
 
 MAX_FRAMES = 3000
 WIDTH = 256
-"""pixels that a picture is made wide at least, by a whole factor, unless told otherwise"""
+"""least width of a picture in pixels, reached by a whole factor, by default"""
 MAX_SIDE = 8192
-"""pixels that a picture may be enlarged to: more is beyond what codecs and players take"""
+"""longest side that a picture may be enlarged to, in pixels: more is beyond what codecs and players take"""
 
 Writer = Generator[None, np.ndarray, None]
 
@@ -43,7 +43,7 @@ def record(
 ) -> Path:
     """Play an episode (its first ``max_frames`` pictures) and write it to ``path``, by default in the run's ``videos/``.
 
-    ``fps``: pictures per second, by default what the environment says, or 30. ``scale``: a whole factor to enlarge pictures by.
+    ``fps``: pictures per second, by default the environment's own rate, or 30. ``scale``: a whole factor to enlarge pictures by.
     """
     max_frames = fitting("max_frames", max_frames, int, 1)
     scale = fitting("scale", scale, int | None, 1)
@@ -84,7 +84,7 @@ def record(
         except OSError as error:
             raise FuguError(f"{target} cannot be written: {error.strerror or _last_line(error)}") from error
         finally:
-            with contextlib.suppress(OSError):  # or what went wrong at first would not be told
+            with contextlib.suppress(OSError):  # or the first error would be hidden
                 if writer is not None:
                     writer.close()
                 part.unlink(missing_ok=True)
@@ -102,7 +102,7 @@ def _need(suffix: str) -> None:
 
 
 def _enlarged(picture: np.ndarray, scale: int | None) -> np.ndarray:
-    """By a whole factor, and to even sizes, which is what most players show."""
+    """Return the picture enlarged by a whole factor, and to even sizes, which most players need."""
     factor = scale if scale is not None else -(-WIDTH // picture.shape[1])
     if factor > 1:
         height, width = picture.shape[:2]
@@ -117,7 +117,7 @@ def _enlarged(picture: np.ndarray, scale: int | None) -> np.ndarray:
 
 
 def _mp4(path: Path, width: int, height: int, fps: float) -> Writer:
-    """H.264 by the ffmpeg that comes with the extra."""
+    """Return a writer of H.264 by the ffmpeg that comes with the extra."""
     import imageio_ffmpeg
 
     frames = imageio_ffmpeg.write_frames(
@@ -139,7 +139,7 @@ def _mp4(path: Path, width: int, height: int, fps: float) -> Writer:
 
 
 def _gif(path: Path, width: int, height: int, fps: float) -> Writer:
-    """Written block by block: Pillow's own ``save_all`` keeps every frame until the end."""
+    """Return a writer that writes block by block: Pillow's own ``save_all`` keeps every frame until the end."""
     from PIL import GifImagePlugin, Image
 
     duration = 10 * max(2, round(100 / fps))  # milliseconds, in hundredths of a second; players slow down anything below two

@@ -1,1 +1,1 @@
-"""The training loop and what it needs: minibatches, optimizers, checkpoints. Importing this package loads nothing heavy."""
+"""The training loop and its parts: minibatches, optimizers, checkpoints. Importing this package loads nothing heavy."""

@@ -45,7 +45,7 @@ def make_trainer(
     clock: Callable[[str], AbstractContextManager[None]] | None = None,
     ranks: Ranks = ALONE,
 ) -> Trainer:
-    """Make everything a run needs, checked; ``folder`` is where checkpoints go. Close it with ``trainer.close()``."""
+    """Make and check everything a run needs; ``folder`` is where checkpoints go. Close it with ``trainer.close()``."""
     device = find_device(config.device)
     check_precision(config.precision, device)
     keep_freed_memory()
@@ -55,7 +55,7 @@ def make_trainer(
     vec = _vec_on_device(config, device) or make_vec(config)
     try:
         config.minibatches(vec.num_agents * config.passes)  # refuses impossible sizes
-        if isinstance(vec, VecEnv) and device.type == "cpu":  # else batches are in the memory of the GPU
+        if isinstance(vec, VecEnv) and device.type == "cpu":  # otherwise batches are in the memory of the GPU
             check_memory(config, vec)
             check_network(config, vec.spec)
         algorithm = make_algorithm(config, vec, device, ranks, lambda policy: _make_ready(policy, vec, config))
@@ -106,7 +106,7 @@ def make_algorithm(
 
 
 def _make_ready(policy: nn.Module, vec: VecEnv | DeviceVec, config: TrainConfig) -> None:
-    """Check a policy that was just made, give it its threads, and teach it from examples."""
+    """Check a new policy, give it its threads, and teach it from examples."""
     check_policy(config.precision, policy)
     _share_out(config.threads or usable_cores(), policy)
     if config.imitation.examples:
@@ -114,20 +114,20 @@ def _make_ready(policy: nn.Module, vec: VecEnv | DeviceVec, config: TrainConfig)
 
 
 def lives_on_device(config: TrainConfig, device: torch.device) -> bool:
-    """Return whether the environments are where the policy is: on a GPU those in C++ and those written as torch functions."""
+    """Return whether the environments run on the policy's device: on a GPU those in C++ and those written as torch functions do."""
     if config.vector.backend != "auto":
         return config.vector.backend == "device"
     return device.type == "cuda" and (is_compiled(config.env) or tensor_env_class(config.env) is not None)
 
 
 def _vec_on_device(config: TrainConfig, device: torch.device) -> DeviceVec | None:
-    """Return the environments on the device; None if they are to be on the CPU, or have to be, which is said."""
+    """Return the environments on the device; None, with a notice, if they are to be on the CPU or have to be."""
     if not lives_on_device(config, device):
         return None
     try:
         return make_device_vec(config, device)
     except GpuError as error:
-        if config.vector.backend == "device":  # asked for by name
+        if config.vector.backend == "device":  # requested by name
             raise
         warnings.warn(f"the environments stay on the CPU, which is slower: {error}", RuntimeWarning, stacklevel=3)
         return None
@@ -141,7 +141,7 @@ def make_device_vec(config: TrainConfig, device: torch.device) -> DeviceVec:
         )
     if config.vector.backend == "device":
         settings = dataclasses.replace(config.vector, device=str(device), infos=None)
-    else:  # chosen here: what was said of threads and batches was meant for a CPU
+    else:  # chosen here: settings of threads and batches were meant for a CPU
         settings = VectorConfig(
             num_envs=config.vector.num_envs, backend="device", device=str(device), compile=config.vector.compile
         )
@@ -151,15 +151,15 @@ def make_device_vec(config: TrainConfig, device: torch.device) -> DeviceVec:
 
 
 def _share_out(threads: int, policy: nn.Module) -> None:
-    """A network that our kernels compute, or a small one, leaves torch only small things to do: its threads would get in each
-    other's way, by a factor of ten where the machine has anything else to do."""
+    """Set torch's threads. A network that our kernels compute, or a small one, leaves torch only small work, for which several
+    threads get in each other's way, by a factor of ten on a machine that is otherwise busy."""
     set_threads(threads)
     small = sum(p.numel() for p in policy.parameters()) < SMALL and not any(isinstance(m, nn.Conv2d) for m in policy.modules())
     torch.set_num_threads(1 if small or getattr(policy, "computed_natively", False) else threads)
 
 
 def make_vec(config: TrainConfig) -> VecEnv:
-    """Make the environments of a run on the CPU. Their infos are not looked at, so they need not travel."""
+    """Make the environments of a run on the CPU. Their infos are not read, so they need not travel."""
     settings = dataclasses.replace(config.vector, infos=config.vector.infos or "none")
     if settings.backend == "device":
         settings = dataclasses.replace(settings, backend="auto", device=None)

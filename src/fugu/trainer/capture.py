@@ -1,10 +1,10 @@
-"""Training that does not wait for the host: a batch and what is learned from it, recorded once as CUDA graphs and replayed.
+"""Training that does not wait for the host: playing a batch and learning from it, recorded once as CUDA graphs and replayed.
 
-Where the environments are on the CPU only what is learned is recorded here; the source has graphs of its own (``rollout/feed.py``).
+If the environments are on the CPU, only learning is recorded here; the source has graphs of its own (``rollout/feed.py``).
 
-The work is that of ``Update.collect``, ``prepare`` and ``learn``, the same Python code that runs eagerly on a CPU. What would have
-to be asked of the host (how far training is, whether a loss is finite, what the metrics are) stays in tensors on the device, and
-the host looks at them now and then.
+The work is that of ``Update.collect``, ``prepare`` and ``learn``, the same Python code that runs eagerly on a CPU. What the host
+would have to be asked for (progress, finite losses, metrics) stays in tensors on the device, and the host looks at them now and
+then.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.update import Update
 
 LOOK_ROWS = 2**23
-"""rows between two looks at which training may end; how many updates that is depends on the config alone"""
+"""rows between two looks at which training may end; the number of updates this makes depends on the config alone"""
 LOOK_UPDATES = 256
 """updates between such looks, at most"""
 LEAST_LOOKS = 16
-"""in a run, so that a short one ends about where it should"""
+"""looks in a run, at least, so that a short one ends about where it should"""
 LOOK_SECONDS = 0.25
-"""after which there is something new to see in any case"""
+"""seconds after which there is something new to see in any case"""
 
 
 class Unattended:
-    """Updates on a device whose environments and policy need nobody. ``run`` does some, then looks."""
+    """Updates on a device whose environments and policy need no host. ``run`` does some of them, then looks."""
 
     def __init__(self, update: Update) -> None:
         self.update = update
@@ -50,12 +50,12 @@ class Unattended:
         """rows learned from, since the last look"""
         self._rate: Tensor = torch.zeros((), device=device)
         self._experience: Experience | None = None
-        """as the source gave it; it lies in the same memory every time, which a recording relies on"""
+        """experience as the source gave it; it lies in the same memory every time, which a recording relies on"""
         self._batch: Batch | None = None
-        """ready to be learned from"""
+        """batch that is ready to be learned from"""
         self._minibatches, self._wholes = DeviceTally(device), DeviceTally(device)
         self._batches = 0
-        """since the last look"""
+        """batches since the last look"""
         found = (update.generator, *generators(update.algorithm).values())
         on_card = [generator for generator in found if generator.device.type == "cuda"]
         alone = self._alone = update.source.unattended
@@ -183,7 +183,7 @@ class DeviceTally:
             self.sums += torch.stack(list(metrics.values())).detach()
 
     def read(self, values: list[float], count: int) -> dict[str, float]:
-        """Return the means over ``count`` additions of the sums as they were read, and begin anew."""
+        """Return the means of the sums as they were read, over ``count`` additions, and begin anew."""
         assert self.sums is not None
         self.sums.zero_()
         return {name: total / count for name, total in zip(self._names, values, strict=True)}

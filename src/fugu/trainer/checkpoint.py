@@ -1,8 +1,9 @@
 """The checkpoints of one run: ``checkpoints/step_000000123/`` folders, of which at least one is whole at every moment.
 
-``save`` writes to ``.tmp-*``, verifies what it wrote, renames, and only then deletes what is beyond ``keep``. Killed at any point it
-leaves the earlier checkpoints as they were, and a ``.tmp-*`` that the next save removes. Order is by step: clocks play no part.
-The latest that was saved as the best says so in its manifest, and rotation spares it. What is inside one: ``checkpoint_format.py``.
+``save`` writes to ``.tmp-*``, verifies what it wrote, renames, and only then deletes what is beyond ``keep``. Killed at any point
+it leaves the earlier checkpoints as they were, and a ``.tmp-*`` that the next save removes. Order is by step: clocks play no part.
+The latest one that was saved as the best says so in its manifest, and rotation spares it. The contents are in
+``checkpoint_format.py``.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def save(
 
 
 def load(path: Path | str) -> Checkpoint:
-    """The checkpoint at ``path`` (see ``find``); CheckpointError if a single bit of it is not what was saved."""
+    """Return the checkpoint at ``path`` (see ``find``); CheckpointError if a single bit of it is not what was saved."""
     path = Path(path)
     if not path.is_dir():
         raise CheckpointError(f"{path} is not a checkpoint: expected a folder such as checkpoints/step_000000123")
@@ -97,7 +98,7 @@ def load(path: Path | str) -> Checkpoint:
 
 
 def find(folder: Path | str, which: str | int = "latest") -> Path:
-    """The checkpoint that is ``latest``, ``best`` or of one step. Damaged ones are passed over with a warning for ``latest`` only."""
+    """Return the checkpoint that is ``latest``, ``best`` or of one step. Only ``latest`` passes over damaged ones, with a warning."""
     folder = Path(folder)
     if which == "best" and _checkpoints(folder / BEST):
         folder, which = folder / BEST, "latest"
@@ -148,7 +149,8 @@ def newest_policy(run: str) -> Mapping[str, torch.Tensor]:
 
 @contextlib.contextmanager
 def fitting_into(path: Path) -> Iterator[None]:
-    """Inside, what the checkpoint at ``path`` holds is put in its place; a CheckpointError says what does not fit there."""
+    """Turn an error while the contents of the checkpoint at ``path`` are put in place into a CheckpointError that says what does
+    not fit."""
     try:
         yield
     except (RuntimeError, KeyError) as error:
@@ -161,7 +163,7 @@ def fitting_into(path: Path) -> Iterator[None]:
 
 
 def steps(folder: Path | str) -> list[int]:
-    """The steps of which ``folder`` has a checkpoint, ascending, damaged or not."""
+    """Return the steps of which ``folder`` has a checkpoint, ascending, damaged or not."""
     return sorted({_step(path) for path in _checkpoints(Path(folder))})
 
 
@@ -218,7 +220,7 @@ def _rotate(folder: Path, new: int, keep: int) -> None:
 
 
 def _delete(path: Path) -> None:
-    """Under its own name a checkpoint is whole or gone, never half of it."""
+    """Delete a checkpoint. Under its own name it is whole or gone, never half of it."""
     grave = path.with_name(f".tmp-{uuid.uuid4().hex}")
     os.rename(path, grave)
     _remove(grave)
@@ -232,7 +234,7 @@ def _remove(path: Path) -> None:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """By step; of one step, the one that a save was just replacing comes first."""
+    """Return the checkpoints by step; of one step, the one that a save was just replacing comes first."""
     try:
         paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
     except FileNotFoundError:

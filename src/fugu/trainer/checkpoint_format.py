@@ -55,13 +55,13 @@ class CheckpointError(FuguError, RuntimeError):
 
 
 class Damaged(CheckpointError):
-    """What is on the disk is not what was written."""
+    """The bytes on the disk are not those that were written."""
 
 
 def write(
     folder: Path, step: int, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any], best: bool
 ) -> None:
-    """Fill the existing, empty ``folder``. OSError when the disk refuses."""
+    """Write into the existing, empty ``folder``. OSError if the disk refuses."""
     files: dict[str, dict[str, Any]] = {}
     for name, data in _contents(tensors, state):
         files[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
@@ -81,7 +81,7 @@ def write(
 
 
 def read(folder: Path) -> tuple[int, dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
-    """Step, tensors and state of the checkpoint in ``folder``, verified."""
+    """Return step, tensors and state of the checkpoint in ``folder``, verified."""
     about = manifest(folder)
     size = sum(file["size"] for file in about["files"].values())
     if size > psutil.virtual_memory().available:
@@ -100,7 +100,7 @@ def read(folder: Path) -> tuple[int, dict[str, dict[str, torch.Tensor]], dict[st
 
 
 def verify(folder: Path) -> int:
-    """The step of the checkpoint in ``folder``; Damaged if a file is missing, cut or changed. Holds one chunk at a time."""
+    """Return the step of the checkpoint in ``folder``; Damaged if a file is missing, cut or changed. Holds one chunk at a time."""
     about = manifest(folder)
     for name, expected in about["files"].items():
         for _ in _verified(folder / name, expected):
@@ -109,7 +109,7 @@ def verify(folder: Path) -> int:
 
 
 def manifest(folder: Path) -> dict[str, Any]:
-    """What ``folder`` says about itself: believed only if it is whole, and of a format that we know."""
+    """Return the manifest of ``folder``, which counts only if it is whole and of a known format."""
     path = folder / MANIFEST
     about = _parse(path, b"".join(_chunks(path, _MANIFEST_LIMIT)))
     version = about.get("version")
@@ -130,7 +130,7 @@ def manifest(folder: Path) -> dict[str, Any]:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """A new file that is on the disk when this returns."""
+    """Write a new file that is on the disk when this returns."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         view = memoryview(data)
@@ -169,7 +169,7 @@ def check(tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str,
 
 
 def size_of(tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]) -> int:
-    """Bytes that a checkpoint takes on the disk, without the names."""
+    """Return the number of bytes that a checkpoint takes on the disk, without the names."""
     return sum(tensor.nbytes for named in tensors.values() for tensor in named.values()) + len(json.dumps(state))
 
 
@@ -188,7 +188,7 @@ def _contents(tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[
 
 
 def _own_memory(named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Contiguous tensors on the CPU of which no two share memory (tied weights do), as the format demands."""
+    """Return contiguous tensors on the CPU of which no two share memory (tied weights do), as the format demands."""
     seen: set[int] = set()
     out = {}
     for name, tensor in named.items():
@@ -201,7 +201,7 @@ def _own_memory(named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _sound(name: str, file: Any) -> bool:
-    """A file the manifest may name: never one outside its folder."""
+    """Return whether the manifest may name this file: never one outside its folder."""
     plain = name == STATE or (name.endswith(".safetensors") and _GROUP.fullmatch(name.removesuffix(".safetensors")) is not None)
     return plain and isinstance(file, dict) and type(file.get("size")) is int and isinstance(file.get("sha256"), str)
 
@@ -212,7 +212,7 @@ def _own_hash(manifest: Mapping[str, Any]) -> str:
 
 
 def _verified(path: Path, expected: Mapping[str, Any]) -> Iterator[bytes]:
-    """The bytes of ``path``; Damaged after the last if they are not the expected ones."""
+    """Yield the bytes of ``path``; Damaged after the last if they are not the expected ones."""
     digest = hashlib.sha256()
     for chunk in _chunks(path, expected["size"], exactly=True):
         digest.update(chunk)
@@ -276,7 +276,7 @@ def _tensors(path: Path, data: bytearray) -> dict[str, torch.Tensor]:
 
 
 def _check_json(value: Any, place: str) -> None:
-    """Only what JSON gives back unchanged (a tuple comes back as a list)."""
+    """Accept only what JSON gives back unchanged (a tuple comes back as a list)."""
     if value is None or isinstance(value, (str, bool)) or type(value) is int:
         return
     if type(value) is float:

@@ -1,8 +1,8 @@
-"""Everything that decides what a training run does. Needs no torch; a run's ``config.toml`` holds exactly these fields.
+"""All settings of a training run. Needs no torch; a run's ``config.toml`` holds exactly these fields.
 
-A config is one of a union, of which ``algorithm`` is the tag: beside what all have in common it has the sections of its algorithm
-(``algorithm/settings.py``) and no others. ``TrainConfig(algorithm="grpo", ...)`` makes the member that is meant, as ``pathlib.Path``
-makes a ``PosixPath``.
+A config is one member of a union, of which ``algorithm`` is the tag: beside the fields that all members share it has the sections
+of its algorithm (``algorithm/settings.py``) and no others. ``TrainConfig(algorithm="grpo", ...)`` makes the right member, as
+``pathlib.Path`` makes a ``PosixPath``.
 """
 
 from __future__ import annotations
@@ -34,46 +34,46 @@ class TrainConfig:
     env: str = fixed("cartpole")
     """Environment: a native one by name, my_env.h, a Gymnasium id, module:Class or file.py:Class"""
     algorithm: str = fixed("ppo")
-    """Algorithm: ppo, safe_ppo (limits on what episodes cost), mappo (teams, whose critic sees more than the actors do), grpo
+    """Algorithm: ppo, safe_ppo (limits on the cost of episodes), mappo (teams, with a critic that sees more than the actors), grpo
     (compares episodes that began alike), token_ppo (texts, with a value for every token), self_play (against earlier versions), or
     one of your own: file.py:Class or module:Class"""
     env_kwargs: Mapping[str, Any] = fixed(default_factory=dict)
-    """settings of the environment; on the command line --env.NAME VALUE. Lists in them become tuples"""
+    """Settings of the environment; --env.NAME VALUE on the command line. Lists in them become tuples"""
     seed: int = fixed(0)
-    """of everything random: weights, actions, order of minibatches, environments"""
+    """Seed of everything random: weights, actions, order of minibatches, environments"""
     steps: int = 1_000_000
-    """how many to train for, counted over all agents"""
+    """Steps to train for, counted over all agents"""
     target: float | None = None
-    """stop once the mean return of the last 100 episodes is at least this"""
+    """Mean return over the last 100 episodes at which training stops; none: no target"""
     horizon: int = 32
-    """steps of an agent in a row that are learned from as one segment"""
+    """Steps in a row of one agent that form a segment"""
     passes: int = 1
-    """segments per agent in a batch"""
+    """Segments per agent in a batch"""
     minibatch: int | None = None
-    """rows per gradient step; none: the whole batch. Whole segments that divide the batch"""
+    """Rows per gradient step, in whole segments that divide the batch; none: the whole batch"""
     epochs: int = 1
-    """how often a batch is gone through"""
+    """Passes over each batch"""
     device: str = fixed("cpu")
-    """where the policy learns: cpu, cuda, cuda:1. On a GPU environments in C++ and in torch are there as well"""
+    """Device the policy learns on: cpu, cuda, cuda:1. On a GPU, environments in C++ and in torch run there as well"""
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
-    """of matrix products: float32, tf32 (10 bits of mantissa; GPUs) or bf16 (7; CPUs too, if they know it and torch computes the
-    network, as it does those for images). auto: tf32 on a GPU, float32 on a CPU"""
+    """Precision of matrix products: float32, tf32 (10 bits of mantissa; GPUs) or bf16 (7 bits; also CPUs that support it, where
+    torch computes the network, as for images); auto: tf32 on a GPU, float32 on a CPU"""
     threads: int | None = None
-    """that compute the policy; none: one per usable core"""
+    """Threads that compute the policy; none: one per usable core"""
     vector: VectorConfig = field(default_factory=lambda: VectorConfig(num_envs=64))
-    """how many environments, and who steps them"""
+    """Number of environments, and the workers that step them"""
     policy: PolicyConfig = fixed(default_factory=PolicyConfig)
-    """the network"""
+    """Network that maps observations to actions and values"""
     imitation: ImitationConfig = fixed(default_factory=ImitationConfig)
-    """examples to learn from before the first batch"""
+    """Examples to learn from before the first batch"""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    """how weights follow gradients"""
+    """Optimizer and learning rate"""
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    """when the run is saved"""
+    """Times at which the run is saved"""
     eval: EvalConfig = field(default_factory=EvalConfig)
-    """evaluation during training"""
+    """Evaluation during training"""
     log: LogConfig = field(default_factory=LogConfig)
-    """where metrics go"""
+    """Destinations of metrics, and the terminal's board"""
 
     if TYPE_CHECKING:  # fields and sections are those of the member
 
@@ -125,7 +125,7 @@ class TrainConfig:
             )
 
     def from_checkpoint(self) -> TrainConfig:
-        """The same where all weights come from a checkpoint: files that they came from once need no longer be there."""
+        """Return the config with all weights taken from a checkpoint: files that they first came from need no longer exist."""
         found: dict[str, Any] = {"policy": replace(self.policy, start=None), "imitation": ImitationConfig()}
         if self.algorithm == "self_play":
             found["self_play"] = replace(self.part("self_play"), opponents=())
@@ -133,7 +133,7 @@ class TrainConfig:
 
     @property
     def settings(self) -> Any:
-        """The settings of the algorithm, as its ``Config``; None if it has none."""
+        """Return the settings of the algorithm, as its ``Config``; None if it has none."""
         return gathered(self.algorithm, {name: self.part(name) for name in sections(self.algorithm)})
 
     def part(self, section: str) -> Any:
@@ -141,7 +141,7 @@ class TrainConfig:
         return getattr(self, section)
 
     def minibatches(self, segments: int) -> int:
-        """Into how many minibatches a batch of this many segments falls."""
+        """Return the number of minibatches in a batch of this many segments."""
         batch = segments * self.horizon
         rows = self.minibatch or batch
         if rows > batch:
@@ -211,8 +211,8 @@ def read_config(path: Path) -> TrainConfig:
 
 
 def refuse_unread(config: TrainConfig, changes: Mapping[str, Any]) -> None:
-    """A ConfigError if one of ``changes`` is a setting that the run's algorithm does not have and another one has: whoever typed it
-    expects it to do something."""
+    """Raise a ConfigError if one of ``changes`` is a setting that the run's algorithm does not have and another one has: a setting
+    that is typed is expected to do something."""
     names = list(changes)
     names += [f"{name}.{inner}" for name, value in changes.items() if isinstance(value, Mapping) for inner in value]
     for name in names:
@@ -228,8 +228,8 @@ def refuse_unread(config: TrainConfig, changes: Mapping[str, Any]) -> None:
 
 
 def _with_tuples(value: Any) -> Any:
-    """TOML knows one kind of sequence, and a run that goes on from its file must see what it began with. Tuples, because they are
-    what environments can be strict about (``frameskip=(2, 5)`` of Atari) and nobody can change them."""
+    """Return ``value`` with its lists as tuples: TOML knows one kind of sequence, and a resumed run must see what it began with.
+    Tuples, because environments can be strict about them (``frameskip=(2, 5)`` of Atari) and they cannot be changed."""
     if isinstance(value, Mapping):
         return {name: _with_tuples(inner) for name, inner in value.items()}
     return tuple(map(_with_tuples, value)) if isinstance(value, list | tuple) else value

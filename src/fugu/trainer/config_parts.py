@@ -1,4 +1,4 @@
-"""Sections of a run's config that every algorithm has: how weights follow gradients, and what is saved, evaluated and logged."""
+"""Sections of a run's config that every algorithm has: optimizer, checkpoints, imitation, evaluation and logs."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from fugu.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """How weights follow gradients."""
+    """Optimizer, learning rate and bounds of a step."""
 
     name: Literal["adam", "muon"] = fixed("adam")
-    """adam, or muon for the hidden matrices and adam for the rest"""
+    """Optimizer: adam, or muon (for the hidden matrices, with adam for the rest)"""
     learning_rate: float = 3e-3
-    """at the start"""
+    """Learning rate at the start"""
     schedule: Literal["constant", "linear", "cosine"] = "linear"
-    """how the learning rate goes to final_rate by the end of training"""
+    """Course of the learning rate over the training; linear and cosine end at final_rate"""
     final_rate: float = 0.0
-    """at the end, as a share of learning_rate"""
+    """Learning rate at the end, as a share of learning_rate, 0 to 1"""
     warmup: float = 0.0
-    """share of the training in which the learning rate rises from 0"""
+    """Share of the training in which the learning rate rises from 0, 0 to 1"""
     max_grad_norm: float = 0.5
-    """gradients longer than this are shortened to it"""
+    """Length to which longer gradients are shortened"""
     beta1: float = 0.9
-    """decay of the mean of gradients"""
+    """Decay of the running mean of gradients, 0 to 1"""
     beta2: float = 0.999
-    """adam: decay of the mean of squared gradients"""
+    """Decay of adam's running mean of squared gradients, 0 to 1"""
     eps: float = 1e-5
-    """adam: added to the root of that mean"""
+    """Number that adam adds to the root of the mean of squared gradients"""
     weight_decay: float = 0.0
-    """shrinks weights by this share times the learning rate, each step"""
+    """Share of the weights, times the learning rate, by which each step shrinks them; 0: not at all"""
 
     def __post_init__(self) -> None:
         for name, known in (("name", ("adam", "muon")), ("schedule", ("constant", "linear", "cosine"))):
@@ -54,15 +54,15 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When the run is saved. It is also saved at its end, on Ctrl-C and on SIGTERM."""
+    """Times at which the run is saved. It is also saved at its end, on Ctrl-C and on SIGTERM."""
 
     every: int | None = None
-    """updates between two checkpoints; none: a tenth of the run, at least 10. Environments that cannot be saved start new episodes
-    then"""
+    """Updates between two checkpoints; none: a tenth of the run, at least 10. Environments that cannot be saved then start new
+    episodes"""
     minutes: float = 10.0
-    """also when so many have passed since the last one, if the environments can be saved as they are; inf: not"""
+    """Minutes after which a checkpoint is also written, if the environments can be saved as they are; inf: never"""
     keep: int = 3
-    """how many are kept, beside the best"""
+    """Checkpoints that are kept, beside the best"""
 
     def __post_init__(self) -> None:
         if self.every is not None and self.every < 1:
@@ -75,16 +75,16 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ImitationConfig:
-    """What a policy is shown, once, before it learns from rewards. For environments that have ``examples``."""
+    """Examples that a policy imitates once, before it learns from rewards. For environments that have ``examples``."""
 
     examples: int = 0
-    """how many different ones, of the environment's own; 0: none, and it begins as it is"""
+    """Different examples to learn from, made by the environment; 0: none"""
     example_steps: int = 200
-    """gradient steps on them"""
+    """Gradient steps on the examples"""
     example_batch: int = 64
-    """examples per gradient step"""
+    """Examples per gradient step"""
     example_rate: float = 1e-3
-    """learning rate of these steps; those that follow have an optimizer of their own"""
+    """Learning rate of the steps on examples; training has an optimizer of its own"""
 
     def __post_init__(self) -> None:
         for name, least in (("examples", 0), ("example_steps", 1), ("example_batch", 1)):
@@ -97,10 +97,10 @@ class ImitationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig:
-    """Evaluation during training, in environments of its own. It changes nothing of what is learned."""
+    """Evaluation during training, in environments of its own. It changes nothing in what is learned."""
 
     every: int | None = None
-    """Updates between two evaluations; none: never, and the best checkpoint is chosen by the returns of training"""
+    """Updates between two evaluations; none: no evaluation, and the best checkpoint is chosen by the returns of training"""
     episodes: int = 20
     """Episodes of an evaluation"""
     greedy: bool = False
@@ -115,18 +115,18 @@ class EvalConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LogConfig:
-    """metrics.jsonl and timing.jsonl are always written"""
+    """Destinations of metrics, and the terminal's board. metrics.jsonl and timing.jsonl are always written."""
 
     tensorboard: bool = False
-    """also write events for TensorBoard, to events/ in the run's folder; needs the extra tb"""
+    """Also write events for TensorBoard, to events/ in the run's folder; needs the extra tb"""
     wandb: Literal["off", "offline", "online"] = "off"
-    """also log to Weights & Biases: into the run's folder, or online; needs the extra wandb"""
+    """Also log to Weights & Biases: offline (into the run's folder) or online; needs the extra wandb"""
     wandb_project: str = "fugu"
-    """project of the run in Weights & Biases"""
+    """Project of the run in Weights & Biases"""
     board: Literal["auto", "board", "lines", "off"] = "auto"
-    """what the terminal shows: the board, plain lines, nothing; auto: the board if the output is a terminal"""
+    """Display in the terminal: board, lines (plain text) or off; auto: the board if the output is a terminal, else lines"""
     interval: float = 5.0
-    """seconds between plain lines"""
+    """Seconds between plain lines"""
 
     def __post_init__(self) -> None:
         for field, known in (("wandb", ("off", "offline", "online")), ("board", ("auto", "board", "lines", "off"))):

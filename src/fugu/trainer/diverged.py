@@ -1,4 +1,4 @@
-"""A loss or gradient that is not a number: what is kept of it, and what it probably came from."""
+"""A loss or gradient that is not a number: the evidence that is kept, and the probable cause."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Diverged(FuguError):
 
 
 def likely_cause(batch: Batch, policy: nn.Module) -> str:
-    """The first thing along the way of the data that is not as it should be."""
+    """Return the first thing along the way of the data that is not as it should be."""
     for name, parameter in policy.named_parameters():
         if not torch.isfinite(parameter).all():
             return f"the weight {name} is not finite; lower --optimizer.learning-rate"

@@ -1,7 +1,7 @@
-"""How good a policy is: whole episodes, many at once, and how sure the mean is.
+"""Evaluation of a policy: whole episodes, many at once, and the certainty of their mean.
 
-Every agent of the vector env plays its share of the episodes, the first ones it gets. Taking the first to finish instead would favour
-short episodes.
+Every agent of the vector env plays its share of the episodes, the first ones it gets. Taking the first to finish instead would
+favour short episodes.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from fugu.trainer.config import TrainConfig
 from fugu.vector.vecenv import VecEnv
 
 MOST = 64
-"""environments of an evaluation that play at once"""
+"""most environments of an evaluation that play at once"""
 APART = 7_777_777
-"""between the seed of a run and that of its evaluations"""
+"""distance between the seed of a run and that of its evaluations"""
 
 
 @dataclass(frozen=True)
 class Evaluation:
     returns: tuple[float, ...]
-    """of each episode"""
+    """return of each episode"""
     lengths: tuple[int, ...]
     costs: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """of each episode, by name; empty where the environment has none"""
+    """cost of each episode, by name; empty if the environment has none"""
     cut: int = 0
-    """episodes that were to be played but had not ended when it was given up; they are missing, and they were the long ones"""
+    """episodes that had not ended when the evaluation was given up; they are missing, and they were the long ones"""
     unscored: int = 0
     """episodes that ended without a return, because a reward was NaN; they are missing"""
 
@@ -57,12 +57,12 @@ class Evaluation:
 
     @property
     def deviation(self) -> float:
-        """of the returns; nan for one episode, which says nothing of it"""
+        """Standard deviation of the returns; nan for one episode, which says nothing about it."""
         return float(np.std(self.returns, ddof=1)) if self.episodes > 1 else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return where the true mean lies with 95% confidence (normal approximation); nan for one episode."""
+        """Return the 95% confidence interval of the mean (normal approximation); nan for one episode."""
         half = 1.96 * self.deviation / math.sqrt(self.episodes)
         return self.mean - half, self.mean + half
 
@@ -77,7 +77,7 @@ class Evaluation:
         return "95% interval " + (f"{low:.2f} to {high:.2f}" if self.episodes > 1 else "unknown from one episode")
 
     def summary(self) -> dict[str, object]:
-        """Return all of it for JSON, which has no nan."""
+        """Return all figures for JSON, which has no nan."""
         known = self.episodes > 1
         return {
             "episodes": self.episodes,
@@ -115,8 +115,8 @@ def evaluate(
 ) -> Evaluation:
     """Play ``episodes`` episodes, in equal shares per agent; which agents play one more is settled beforehand.
 
-    After ``max_steps`` steps of the vector env whatever has ended counts, and the rest is ``cut``: there may be agents whose episodes
-    never end.
+    After ``max_steps`` steps of the vector env only ended episodes count, and the rest is ``cut``: some agents' episodes may never
+    end.
     """
     agents = vec.num_agents
     share = np.full(agents, episodes // agents)
@@ -169,10 +169,10 @@ def evaluate(
 
 
 class Evaluator:
-    """Evaluates the policy of the moment, during training, in environments and with random numbers of its own."""
+    """Evaluates the current policy during training, in environments and with random numbers of its own."""
 
     def __init__(self, config: TrainConfig, algorithm: Algorithm, make: Callable[[TrainConfig], VecEnv]) -> None:
-        """``make`` makes the environments; that is done when they are first needed."""
+        """``make`` makes the environments when they are first needed."""
         self._config, self._algorithm, self._make = config, algorithm, make
         self._vec: VecEnv | None = None
 

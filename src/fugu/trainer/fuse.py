@@ -1,4 +1,4 @@
-"""Parts of algorithms that can be swapped for faster ones on a GPU, and when. An algorithm that is not known here stays as it is."""
+"""Parts of algorithms that can be swapped for faster ones on a GPU, and when. An algorithm that is unknown here stays as it is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from fugu.vector.vecenv import VecEnv
 
 
 def fuse(algorithm: Algorithm, config: TrainConfig, vec: VecEnv | DeviceVec) -> Whole | None:
-    """Let PPO of a small network learn in a few kernels. Returns what plays a whole horizon in one, where there is such a thing."""
+    """Let PPO of a small network learn in a few kernels. Returns a function that plays a whole horizon in one kernel, if there is
+    one."""
     if config.precision == "bf16":
         return None
     from fugu.algorithm.parts.fused import Fused, FusedSurrogate
@@ -26,7 +27,7 @@ def fuse(algorithm: Algorithm, config: TrainConfig, vec: VecEnv | DeviceVec) -> 
     c = algorithm.config
     if c.vtrace or c.priority > 0 or c.value_huber is not None:
         return None
-    with contextlib.suppress(ConfigError):  # which says why not: then torch does it
+    with contextlib.suppress(ConfigError):  # it says why not: then torch does it
         passes = 3 if config.precision == "float32" else 1
         fused = Fused(algorithm.policy, algorithm.value_scale, passes=passes)
         algorithm.surrogate = FusedSurrogate(algorithm.surrogate, fused)  # type: ignore[assignment]

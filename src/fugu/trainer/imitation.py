@@ -1,8 +1,8 @@
-"""Learn from examples before learning from rewards: make what was shown more probable (supervised warm-up).
+"""Learning from examples before learning from rewards: making shown actions more probable (supervised warm-up).
 
-In: a policy and rows of what it would see, with what it should do. Out: the same policy, changed. ``save_weights`` writes it where
-``--policy.start`` finds it, for a run to begin with. An environment that has ``examples(count, seed)``, which gives such rows, can be
-learned from at the start of a run (``ImitationConfig``).
+In: a policy and rows of what it would see, with what it should do. Out: the same policy, changed. ``save_weights`` writes it for
+``--policy.start``, which gives a run its first weights. An environment that has ``examples(count, seed)``, which returns such rows,
+can be learned from at the start of a run (``ImitationConfig``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fugu.vector.vecenv import VecEnv
 
 
 def learn_examples(policy: nn.Module, vec: VecEnv | DeviceVec, config: ImitationConfig, *, seed: int) -> list[float]:
-    """Imitate what the environments of ``vec`` show, as ``config`` says: the same for the same seed. Returns the losses."""
+    """Imitate the examples of ``vec``'s environments, as ``config`` says: the same for the same seed. Returns the losses."""
     shown = None
     if isinstance(vec, VecEnv):
         with contextlib.suppress(ConfigError):  # environments that cannot even be asked
@@ -79,7 +79,7 @@ def imitate(
 
 
 def imitation_loss(policy: Chooser, obs: Tensor, action: Tensor) -> Tensor:
-    """Mean over all choices that were made of their negative log-probability; ``obs [rows, *row]``, ``action [rows, dims]``."""
+    """Return the mean negative log-probability over all choices that were made; ``obs [rows, *row]``, ``action [rows, dims]``."""
     first = torch.ones((len(obs), 1), dtype=torch.bool, device=obs.device)
     state = torch.zeros((len(obs), policy.state_size), device=obs.device) if policy.state_size else None
     logprob = policy.judge(obs[:, None], state, first, action[:, None], None).logprob[:, 0]

@@ -16,22 +16,22 @@ from typing import Any
 from fugu.rollout.source import Stopped
 
 PATIENCE_S = 2.0
-"""how long a phase may go on after the signal"""
+"""longest time a phase may go on after the signal"""
 DEAF_S = 10.0
-"""how long a first signal may go unnoticed before a second one ends the process; a single operation of torch can take seconds"""
+"""longest time a first signal may go unnoticed before a second one ends the process; a single operation of torch can take seconds"""
 OVER = b"\0"
-"""what the listener takes for the end: no signal has this number"""
+"""byte that tells the listener to end: no signal has this number"""
 
 _entered: list[Interrupt] = []
-"""whose handlers are installed, the outermost first"""
+"""interrupts whose handlers are installed, the outermost first"""
 
 
 class Interrupt:
-    """A context that catches SIGINT, SIGTERM and SIGHUP. A second SIGINT is a KeyboardInterrupt as ever.
+    """A context that catches SIGINT, SIGTERM and SIGHUP. A second SIGINT is a KeyboardInterrupt as always.
 
-    Python hears of a signal between two of its own instructions. In native code that never returns there are none, so a thread
-    listens too: at a second signal, if the first was not heard for ``DEAF_S``, the process ends on the spot. Processes that are
-    forked meanwhile, by an environment, obey signals as usual, and theirs are not taken for this one's.
+    Python hears of a signal between two of its own instructions. Native code that never returns has none, so a thread listens too:
+    at a second signal, if the first was not heard for ``DEAF_S``, the process ends on the spot. Processes that an environment forks
+    meanwhile obey signals as usual, and their signals are not taken for this one's.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Interrupt:
         """the signal that asked for the end"""
         self._before: dict[int, Any] = {}
         self._took: dict[str, float] = {}
-        """phase -> seconds it took last time"""
+        """phase -> seconds that it took last time"""
         self._asked_at = 0.0
         self._reminder: threading.Timer | None = None
         self._phase: str | None = None
@@ -47,7 +47,7 @@ class Interrupt:
         self._listener: threading.Thread | None = None
         self._left = threading.Event()
         self._pipe = (-1, -1)
-        """where signals are written to, and where they were before"""
+        """pipe that signals are written to, and the previous destination"""
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():  # elsewhere Python delivers no signals
@@ -92,7 +92,7 @@ class Interrupt:
                         _exit(128 + number[0])
 
     def _forget(self) -> None:
-        """In a process that was forked: signals are as they were before."""
+        """Restore the signals' previous handlers in a process that was forked."""
         signal.set_wakeup_fd(-1)
         os.close(self._pipe[0])
         self._listener = None  # it is the parent's
@@ -101,7 +101,7 @@ class Interrupt:
 
     @contextmanager
     def hurry(self, phase: str) -> Iterator[Callable[[], bool]]:
-        """Time a phase. Yields a function that says whether to cut it short; a rollout is left by ``Stopped`` instead, raised from
+        """Time a phase. Yields a function that says whether to cut it short. A rollout is left by ``Stopped`` instead, raised from
         the signal handler, because it may be waiting for an environment."""
         if self.asked and phase == "rollout":
             raise Stopped
@@ -113,11 +113,11 @@ class Interrupt:
             self._phase = None
 
     def overdue(self) -> bool:
-        """Whether the end was asked for so long ago that nothing must go on."""
+        """Return whether the end was asked for so long ago that nothing may go on."""
         return self.asked is not None and time.monotonic() - self._asked_at > PATIENCE_S
 
     def _too_long(self) -> bool:
-        """Whether the phase, after the signal, would last longer than there is patience for, as far as one can tell."""
+        """Return whether the phase would probably go on for longer after the signal than there is patience for."""
         if self.asked is None or self._phase is None:
             return False
         spent = time.monotonic() - self._since
@@ -142,7 +142,7 @@ class Interrupt:
 
 @cache
 def _watch_forks() -> None:
-    """Once: what is registered stays."""
+    """Register the hook for forks, once: it cannot be removed."""
     os.register_at_fork(after_in_child=_forget_all)
 
 

@@ -32,10 +32,10 @@ from fugu.trainer.state import OWN, load_own_state, load_state, own_state, saved
 from fugu.trainer.update import Clock, Update
 
 FEWEST = 10
-"""updates between two checkpoints, unless told otherwise: environments that cannot be saved lose their episodes each time"""
+"""updates between two checkpoints, by default: environments that cannot be saved lose their episodes each time"""
 
 LATEST = 3
-"""times as many after which a checkpoint is taken although not all of these episodes have come to an end"""
+"""factor on those updates after which a checkpoint is taken even if not all episodes have come to an end"""
 
 MOST_EMPTY = 100
 """updates in a row that may have had no row to learn from before training stops"""
@@ -58,17 +58,17 @@ class Trainer:
         ranks: Ranks = ALONE,
         evaluate: Evaluator | None = None,
     ) -> None:
-        """``evaluate``: plays whole episodes with the policy of the moment, in environments of its own."""
+        """``evaluate``: plays whole episodes with the current policy, in environments of its own."""
         self.config, self.source, self.algorithm, self.ranks = config, source, algorithm, ranks
         self.folder = folder
-        """where checkpoints go; None: nowhere"""
+        """folder of the checkpoints; None: nowhere"""
         self.clock: Clock = clock or nullcontext  # type: ignore[assignment]
         self.seeds = Seeds(run=config.seed, ranks=ranks)
         self.engine = Update(config, source, algorithm, seed=self.seeds.minibatches, clock=self.clock, ranks=ranks)
         self.unattended: Unattended | None = None
-        """does the updates where environments and policy live on one device"""
+        """does the updates if environments and policy live on one device"""
         self.update: Callable[[Interrupt], dict[str, float]] = self.engine.run
-        """does one update, or several where nothing needs the host; returns the metrics since the last time"""
+        """does one update, or several if nothing needs the host; returns the metrics since the last time"""
         self.best: float | None = None
         self.score = self.engine.score
         self._evaluate = evaluate
@@ -77,7 +77,7 @@ class Trainer:
         self._started = 0
         """updates when the environments were last started anew"""
         self._cut_off = False
-        """whether it was said that episodes do not come to an end"""
+        """True once it was reported that episodes do not come to an end"""
         self.saved_step: int | None = None
         self._saved_at = time.monotonic()
         self._empty = 0
@@ -99,7 +99,7 @@ class Trainer:
 
     @property
     def steps(self) -> int:
-        """Rows of environments that were played."""
+        """Return the number of rows that environments played."""
         return self.engine.steps
 
     @property
@@ -121,7 +121,7 @@ class Trainer:
         self.source.restart(self.seeds.envs)
 
     def run(self, report: Report, interrupt: Interrupt) -> None:
-        """Train until the steps are done, the target is reached, or ``interrupt`` says to end; then save."""
+        """Train until the steps are done, the target is reached, or ``interrupt`` asks to end; then save."""
         while not self.finished and not self.ranks.any(bool(interrupt.asked)):
             before = own_state(self.algorithm)  # for a rollout that is given up
             learned, updates = self.engine.learned, self.updates
@@ -145,7 +145,7 @@ class Trainer:
             except Diverged:
                 raise
             except Exception:  # a network of the user's own may raise anything
-                with suppress(Exception):  # what is told is why training ended
+                with suppress(Exception):  # the reason why training ended matters more
                     self._save_unfinished(before)
                 raise
             report(metrics)
@@ -157,8 +157,8 @@ class Trainer:
             self.save(ending=True)
 
     def _due(self, before: int) -> bool:
-        """Whether it is time for a checkpoint, after ``before`` updates and those since. Environments that cannot be saved are first
-        let come to the end of an episode each: else those longer than the time between two checkpoints would never be."""
+        """Return whether it is time for a checkpoint, after ``before`` updates and those since. Environments that cannot be saved
+        first finish an episode each: otherwise episodes longer than the time between two checkpoints would never end."""
         if self.source.can_snapshot:
             return self.updates // self._every > before // self._every
         if self.updates // self._every == self._started // self._every:
@@ -175,16 +175,16 @@ class Trainer:
         return self.score.settled or late
 
     def _long_ago(self) -> bool:
-        """Whether much would be lost if the process ended now. How fast a machine is must not change what is learned, so this is
-        only for environments that need not start anew."""
+        """Return whether much would be lost if the process ended now. The speed of a machine must not change what is learned, so
+        this is only for environments that need not start anew."""
         minutes = (time.monotonic() - self._saved_at) / 60
         late = self.folder is not None and self.source.can_snapshot and minutes > self.config.checkpoint.minutes
         return self.ranks.any(late)
 
     def _save_unfinished(self, before: Mapping[str, torch.Tensor]) -> None:
-        """Save what was learned up to a rollout that came to nothing; its environments are lost."""
+        """Save what was learned up to a rollout that was given up; its environments are lost."""
         load_own_state(self.algorithm, before)
-        if self.saved_step != self.steps:  # else there is a checkpoint of this very moment, with its environments
+        if self.saved_step != self.steps:  # otherwise a checkpoint of this very moment exists, with its environments
             self.save(envs=False)
 
     @property
@@ -197,7 +197,7 @@ class Trainer:
         return self.config.target is not None and score is not None and score >= self.config.target
 
     def _evaluation(self, before: int) -> dict[str, float]:
-        """Evaluate, where it is due after ``before`` updates and those since. Returns the metrics of it."""
+        """Evaluate, if it is due after ``before`` updates and those since. Returns the metrics."""
         every = self.config.eval.every
         if every is None or self._evaluate is None or self.updates // every == before // every:
             return {}
@@ -212,8 +212,8 @@ class Trainer:
         return metrics | {cost_metric("eval/cost", name, costs): cost for name, cost in costs.items()}
 
     def _keep_best(self) -> None:
-        """Keep the policy that an evaluation found to be the best, in a folder of its own: environments are left alone, so that
-        evaluating changes nothing of what is learned."""
+        """Keep the policy that an evaluation found to be the best, in a separate folder: environments are left alone, so that
+        evaluating changes nothing in what is learned."""
         if self.folder is None:
             return
         try:
@@ -234,7 +234,7 @@ class Trainer:
 
     def save(self, *, envs: bool = True, ending: bool = False, best: bool = True) -> None:
         """Write a checkpoint, which may be the ``best``. Environments that cannot be saved are restarted here as well as in the run
-        that loads it, so that both go on alike; not where the run ends anyway."""
+        that loads it, so that both go on alike; not if the run ends anyway."""
         if self.folder is None:
             return
         saved = self.source.snapshot() if envs else {}
@@ -255,7 +255,7 @@ class Trainer:
             "evaluated": self.evaluated,
             "restart_seed": None if saved else self._restart_seed,
         }
-        best = best and self.config.eval.every is None  # else evaluations say which one it is
+        best = best and self.config.eval.every is None  # otherwise evaluations decide which one it is
         merit = None if self.score.value is None else self.algorithm.merit(self.score.value)
         best = best and merit is not None and (self.best is None or merit > self.best)
         if best:
@@ -282,7 +282,7 @@ class Trainer:
         self._started = self.updates
 
     def _save_if_possible(self, *, best: bool = True) -> None:
-        """A disk that is full now may not be at the next checkpoint, so training goes on; but not for ever."""
+        """Save, and go on if that fails, but not for ever: a disk that is full now may not be at the next checkpoint."""
         try:
             self.save(best=best)
             self._failures = 0
@@ -304,7 +304,7 @@ class Trainer:
             engine.optimizer.load_state(saved.tensors["optimizer"])
         engine.steps, engine.updates, engine.episodes = state["steps"], state["updates"], state["episodes"]
         engine.learned = state.get("learned", engine.steps)  # earlier versions counted these alone
-        if "score" in state:  # else it is of an earlier version, and counts anew
+        if "score" in state:  # otherwise it is of an earlier version, and counts anew
             self.score.load(state["score"], saved.tensors["score"])
         self.best, self.evaluated = state["best"], state.get("evaluated")
         self.saved_step = self.steps

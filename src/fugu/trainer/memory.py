@@ -1,5 +1,4 @@
-"""Whether a run's batch and network can be held in memory: asked before they are, since systems kill who takes too much without a
-word."""
+"""Checks, before anything is allocated, that batch and network fit in memory; the OOM killer leaves no message."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ from fugu.vector.config import nearest_divisor
 from fugu.vector.vecenv import VecEnv
 
 MANY = 2**20
-"""environments of which so many are made only after one has shown what a row takes"""
+"""number of environments from which one is made first, to see what a row takes"""
 BESIDE = 40
-"""bytes of a row beside its observation: reward, flags, action, what the policy said of it, advantage"""
+"""bytes of a row beside its observation: reward, flags, action, the policy's outputs, advantage"""
 
 
 def check_memory(config: TrainConfig, vec: VecEnv) -> None:
-    """A ConfigError if a batch needs more than is free. ``vec`` may hold fewer environments than the config asks for."""
+    """Raise a ConfigError if a batch needs more than is free. ``vec`` may hold fewer environments than the config asks for."""
     envs, horizon = config.vector.num_envs, config.horizon
     row = vec.spec.num_agents * config.passes * (vec.obs_layout.nbytes + BESIDE)
     free = psutil.virtual_memory().available
@@ -43,7 +42,8 @@ def check_memory(config: TrainConfig, vec: VecEnv) -> None:
 
 
 def check_network(config: TrainConfig, spec: EnvSpec) -> None:
-    """A ConfigError if the default network needs more than is free: weights, their gradients, and two numbers for each in Adam."""
+    """Raise a ConfigError if the default network needs more than is free: weights, their gradients, and two numbers for each in
+    Adam."""
     if config.policy.net != "default":
         return
     free = psutil.virtual_memory().available
@@ -59,5 +59,5 @@ def check_network(config: TrainConfig, spec: EnvSpec) -> None:
 
 
 def _power_of_two(most: float) -> int:
-    """The greatest that is no more than ``most``; 0 if there is none."""
+    """Return the greatest power of two that is at most ``most``; 0 if there is none."""
     return 1 << (int(most).bit_length() - 1) if most >= 1 else 0

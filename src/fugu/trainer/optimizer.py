@@ -16,7 +16,7 @@ from fugu.trainer.config_parts import OptimizerConfig
 
 
 class Optimizer:
-    """Over the parameters of named modules, each with a bound on its gradient of its own; steps only if all gradients are finite."""
+    """Steps over the parameters of named modules, each with its own bound on the gradient; only if all gradients are finite."""
 
     def __init__(self, modules: Mapping[str, nn.Module], config: OptimizerConfig, ranks: Ranks = ALONE) -> None:
         self.config, self.ranks = config, ranks
@@ -26,7 +26,7 @@ class Optimizer:
     def step(self, loss: Tensor) -> Tensor:
         """Minimise ``loss`` by one step. Returns the length of the gradient; if that is not finite, nothing was changed.
 
-        Where kernels of our own take the step, nothing waits for the device, and a CUDA graph may capture all of it.
+        If our own kernels take the step, nothing waits for the device, and a CUDA graph can capture all of it.
         """
         for p in self.parameters:
             p.grad = None
@@ -58,7 +58,8 @@ class Optimizer:
         return rate
 
     def state(self) -> dict[str, Tensor]:
-        """``adam.name`` and ``muon.parameter.name`` -> tensor for the policy, the same after ``module/`` for others."""
+        """Return the state: ``adam.name`` and ``muon.parameter.name`` -> tensor for the policy, the same after ``module/`` for
+        others."""
         return {_prefix(name) + key: value for name, part in self.parts.items() for key, value in part.state().items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -78,7 +79,7 @@ def _learns(parameter: nn.Parameter) -> bool:
 
 
 def hidden_matrices(module: nn.Module) -> set[str]:
-    """What Muon is for: matrices that are neither tables of embeddings nor the last layer, whose name is or ends with ``head``."""
+    """Return the matrices that Muon is for: neither tables of embeddings nor the last layer, whose name is or ends with ``head``."""
     tables = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
 
     def last(name: str) -> bool:
@@ -158,7 +159,7 @@ class Part:
 
 
 def schedule(config: OptimizerConfig, progress: float | Tensor) -> Any:
-    """The share of the learning rate at this point of the run; a tensor on the device of ``progress``, if that is one."""
+    """Return the share of the learning rate at this point of the run; a tensor on the device of ``progress``, if that is one."""
     if isinstance(progress, Tensor):
         return _schedule_on_device(config, progress)
     if progress < config.warmup:

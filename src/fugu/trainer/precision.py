@@ -1,5 +1,5 @@
-"""Which precision matrix products can have: on a GPU what its generation knows, on a CPU float32, or bfloat16 where it has
-instructions for that and torch does the work. Weights, optimizer, advantages and losses are float32 everywhere."""
+"""Precisions of matrix products: on a GPU those its generation supports, on a CPU float32, or bfloat16 if it has instructions for
+that and torch does the work. Weights, optimizer, advantages and losses are float32 everywhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Before anything is built: whether ``device`` can compute so."""
+    """Raise a ConfigError, before anything is built, if ``device`` cannot compute in this precision."""
     if device.type == "cpu" and precision == "bf16" and not cpu_multiplies_bf16():
         raise ConfigError("precision=bf16: this CPU has no instructions for it and would be slower; leave it at auto")
     if precision in ("tf32", "bf16") and not has_tensor_cores(device):
@@ -28,7 +28,7 @@ def check_precision(precision: str, device: torch.device) -> None:
 
 
 def check_policy(precision: str, policy: nn.Module) -> None:
-    """Whether ``precision`` would change anything for this policy."""
+    """Raise a ConfigError if ``precision`` would change nothing for this policy."""
     if precision == "bf16" and getattr(policy, "computed_natively", False):
         raise ConfigError(
             "precision=bf16: this network is computed by fugu's own kernels, which are float32; it is for networks that see images "
@@ -37,7 +37,7 @@ def check_policy(precision: str, policy: nn.Module) -> None:
 
 
 def would_gain(precision: str, policy: nn.Module) -> bool:
-    """Whether bfloat16 would make learning on this CPU faster by much."""
+    """Return whether bfloat16 would make learning on this CPU much faster."""
     on_cpu = all(parameter.is_cpu for parameter in policy.parameters())
     return precision != "bf16" and on_cpu and any(isinstance(m, Image) for m in policy.modules()) and cpu_multiplies_bf16()
 

@@ -1,4 +1,4 @@
-"""How good a run is at the moment: the mean return of its last episodes, without favour for those that end soon.
+"""The score of a run: the mean return of its last episodes, without favour for those that end soon.
 
 Agents start together, so the first hundred episodes to end are the shortest of many, and in many tasks those that went well, or
 those that went badly. So episodes are counted in rounds: a round is over when each agent that acts has ended one in it. The score
@@ -29,17 +29,17 @@ class Score:
         self._ranks = ranks
         self._acted = torch.zeros(agents, dtype=torch.bool, device=device)
         self._ended = torch.zeros_like(self._acted)
-        """which agents have acted, and ended an episode, in this round"""
+        """agents that have acted, and ended an episode, in this round"""
         self._round = (0, 0.0)
-        """episodes that ended in it, and the sum of their returns"""
+        """episodes that ended in this round, and the sum of their returns"""
         self._rounds: deque[tuple[int, float]] = deque()
         """the same of the last whole rounds, enough for RECENT episodes"""
         self.settled = False
-        """whether a round has ended since the environments were started"""
+        """True if a round has ended since the environments were started"""
 
     @property
     def value(self) -> float | None:
-        """None until there were ``RECENT`` episodes."""
+        """Return the score; None until there were ``RECENT`` episodes."""
         missing, total = RECENT, 0.0
         for count, returns in reversed(self._rounds):
             taken = min(count, missing)
@@ -47,7 +47,7 @@ class Score:
         return None if missing else total / RECENT
 
     def see(self, experience: Experience) -> None:
-        """Mark who acted and who ended. No host needed. Where batches are whole episodes there is nothing to mark."""
+        """Mark the agents that acted and those that ended, without the host. Batches of whole episodes need no marks."""
         for column, marks in ((experience.acted, self._acted), (experience.ended, self._ended)):
             if column is not None:
                 marks.logical_or_(column.to(marks.device))
@@ -65,8 +65,8 @@ class Score:
         self.settled = True
 
     def restart(self) -> None:
-        """The environments start anew, all together. If no round has ended since the last time, none ever might: what has ended
-        then counts as one."""
+        """Begin new rounds: the environments start anew, all together. If no round has ended since the last time, none ever might,
+        so the episodes that have ended count as one."""
         if not self.settled and self._round[0]:
             self._end()
         self._begin()

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of an algorithm, found by looking at it: the state of every part, its own tensors, and random generators."""
+"""The state of an algorithm in a checkpoint, found by inspection: the state of every part, its own tensors, and random generators."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from fugu.algorithm.contract import Algorithm
 from fugu.rollout.acting import generators
 
 OWN = "algorithm"
-"""group of what belongs to no part: tensors of the algorithm itself, and generators"""
-TAKEN = {OWN, "optimizer", "envs", "score"}
-"""names of other groups of a checkpoint, which no part may have"""
+"""group of state that belongs to no part: tensors of the algorithm itself, and generators"""
 _EXTRA = "_extra_state"
 
 
 def parts(algorithm: Algorithm) -> dict[str, nn.Module]:
-    """Return what is optimised and saved on its own: the modules that are attributes, and weights of the algorithm itself."""
+    """Return the parts that are optimised and saved separately: modules that are attributes, and weights of the algorithm itself."""
     found = dict(algorithm.named_children())
     own = dict(algorithm.named_parameters(recurse=False))
     return {**found, OWN: nn.ParameterDict(own)} if own else found
@@ -57,7 +55,8 @@ def load_own_state(algorithm: Algorithm, saved: Mapping[str, Tensor]) -> None:
 
 
 def load_for_playing(algorithm: Algorithm, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Put back what acting needs: all weights, and those statistics that fit. Sums over running episodes are of other environments."""
+    """Put back everything that acting needs: all weights, and the statistics that fit. Sums over running episodes are of other
+    environments."""
     for name, part in algorithm.named_children():
         has_weights = next(part.parameters(), None) is not None
         state, mine = _nested(saved.get(name, {})), part.state_dict()
@@ -81,7 +80,7 @@ def _has_extra(algorithm: Algorithm) -> bool:
 
 
 def _flat(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the state of a module with the mappings in it laid flat: what ``get_extra_state`` returned."""
+    """Return the state of a module, with the mappings that ``get_extra_state`` returned flattened."""
     flat: dict[str, Tensor] = {}
     for name, value in state.items():
         if name.endswith(_EXTRA):
@@ -92,7 +91,7 @@ def _flat(state: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _nested(flat: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the way back from ``_flat``."""
+    """Return the inverse of ``_flat``."""
     state: dict[str, Any] = {}
     for name, value in flat.items():
         owner, found, key = name.partition(f"{_EXTRA}/")

@@ -29,7 +29,7 @@ from fugu.vector.vecenv import EpisodeLog
 
 Clock = Callable[[str], AbstractContextManager[None]]
 Watch = Callable[[Batch, Tensor, Metrics], bool]
-"""sees a minibatch, its loss and its metrics; True: this was the last one"""
+"""function that sees a minibatch, its loss and its metrics; True: this was the last one"""
 
 
 class Update:
@@ -71,7 +71,7 @@ class Update:
         return {**self.counts(experience.episodes()), "learning_rate": rate, **seen.read(), **last.read()}
 
     def counts(self, log: EpisodeLog) -> dict[str, float]:
-        """Count the episodes that ended, and return what is counted and what they came to."""
+        """Count the episodes that ended, and return the counts and the episodes' metrics."""
         log = all_episodes(log, self.ranks)
         self.episodes += log.episodes
         self.score.add(log)
@@ -89,7 +89,7 @@ class Update:
         return counts
 
     def collect(self, stop: Callable[[], bool]) -> Experience:
-        """Return what environments and policy make of the next batch."""
+        """Return the next batch of environments and policy."""
         with torch.no_grad():
             return self.source.next(Actor(self.algorithm.act, self.updates), stop)
 
@@ -99,7 +99,7 @@ class Update:
             return self.algorithm.prepare(batch, progress)
 
     def learn(self, batch: Batch, watch: Watch) -> Metrics:
-        """Go through the minibatches until ``watch`` says that it is enough. Returns the metrics of the batch as a whole."""
+        """Learn from the minibatches until ``watch`` says that it is enough. Returns batch-level metrics."""
         for minibatch in minibatches(batch, self.count, self.config.epochs, self.generator):
             loss, metrics = self.algorithm.loss(minibatch)
             norm = self.optimizer.step(loss)
@@ -142,7 +142,7 @@ class Tally:
 
 
 def added_up(metrics: Metrics, ranks: Ranks = ALONE) -> Metrics:
-    """Return the metrics of a minibatch over all ranks: they are parts of a sum, as the loss is."""
+    """Return the metrics of a minibatch over all ranks: they are parts of a sum, like the loss."""
     if ranks.size == 1:
         return metrics
     names = list(metrics)
@@ -150,10 +150,10 @@ def added_up(metrics: Metrics, ranks: Ranks = ALONE) -> Metrics:
 
 
 def minibatches(batch: Batch, count: int, epochs: int, generator: torch.Generator) -> Iterator[Batch]:
-    """Yield ``epochs * count`` minibatches of whole segments, each of ``segments / count``, or one more or less where that is no
-    whole number. ``generator`` is where the batch is.
+    """Yield ``epochs * count`` minibatches of whole segments, each of ``segments / count``, rounded up or down if that is no whole
+    number. ``generator`` lives on the batch's device.
 
-    On a GPU a batch that is gone through once is not shuffled: no segment is seen twice, and neighbours have nothing in common.
+    On a GPU a batch that is used for one epoch is not shuffled: no segment is seen twice, and neighbours have nothing in common.
     """
     segments = batch.segments
     count = min(count, segments)
@@ -176,8 +176,8 @@ def minibatches(batch: Batch, count: int, epochs: int, generator: torch.Generato
 def draw(probability: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
     """Return ``count`` segments in proportion to ``probability``, with replacement, so that the importance weights are right.
 
-    One random offset and even steps through the cumulated probabilities: a segment is drawn ``count * p`` times, give or take
-    less than one, which varies less between minibatches than independent draws do.
+    One random offset and even steps through the cumulated probabilities: a segment is drawn ``count * p`` times, give or take less
+    than one, which varies less between minibatches than independent draws do.
     """
     device = generator.device
     cumulated = probability.double().cumsum(0)

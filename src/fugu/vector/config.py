@@ -1,4 +1,4 @@
-"""The settings of a vector env, checked before anything starts."""
+"""Settings of a vector env, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -27,41 +27,42 @@ _CHOICES = {
 
 @dataclass(frozen=True, kw_only=True)
 class VectorConfig:
-    """Settings of a vector env: how many environments, and who steps them."""
+    """Settings of a vector env: the number of environments, and the workers that step them."""
 
     num_envs: int = fixed(1)
-    """environments in all"""
+    """Number of environments"""
     num_workers: int | None = None
-    """processes or threads that step them, the calling one included unless isolated; default: one per usable core"""
+    """Processes or threads that step the environments, the calling one included unless isolated; none: one per usable core"""
     batch_size: int | None = None
-    """environments that are acted on at a time, while the others step; must divide num_envs. Default: all of them"""
+    """Environments that get actions at a time while the others step; must divide num_envs; none: all of them"""
     backend: Backend = "auto"
-    """serial (this process), process (shared memory), native (threads, for C++ environments), device (a GPU, for C++ environments
-    and TensorEnvs) or auto, which chooses"""
+    """Backend: serial (this process), process (shared memory), native (threads, for C++ environments), device (a GPU, for C++
+    environments and TensorEnvs) or auto, which chooses"""
     device: str | None = None
-    """where backend=device keeps the environments: cuda, cuda:1, or cpu (C++ environments are emulated there, for tests)"""
+    """Device of the environments with backend=device: cuda, cuda:1, or cpu (C++ environments are emulated there, for tests)"""
     compile: bool | None = None
-    """of environments in torch: whether torch.compile makes a few kernels of a step, which takes some seconds; default: on a GPU"""
+    """Let torch.compile turn a step of environments in torch into a few kernels, which takes some seconds; none: on a GPU"""
     order: Order = "pipelined"
-    """which batch comes next: the one whose turn it is (deterministic) or the first that is finished"""
+    """Order of batches: pipelined (each in its turn, deterministic) or first_finished"""
     max_lag: int = 64
-    """first_finished: how many batches one may fall behind the most often received one before it is waited for"""
+    """Batches that one may fall behind the one most often received before it is waited for; only with order=first_finished"""
     seed: int = 0
-    """what every environment's own seed is derived from"""
+    """Seed from which every environment's own seed is derived"""
     infos: InfoMode | None = None
-    """keep all non-empty infos, those of steps that end an episode, or none; default: all, none where native or training"""
+    """Infos to keep: all (that are not empty), episode (those of steps that end an episode) or none; if not given: all, but none
+    for native environments and in training"""
     isolate: bool | None = None
-    """no environment in the calling process, so that none can hang or crash it; default: only where needed"""
+    """Keep environments out of the calling process, so that none can hang or crash it; none: only where needed"""
     on_error: OnError = "raise"
-    """raise, or restart what crashed and mark its episodes truncated"""
+    """Treatment of a crash: raise, or restart the environments and mark their episodes truncated"""
     max_restarts: int = 16
-    """with on_error=restart: how many restarts before the error is raised after all"""
+    """Restarts before the error is raised after all, with on_error=restart"""
     start_timeout: float = 120.0
-    """seconds to build the environments"""
+    """Longest time to build the environments, in seconds"""
     reset_timeout: float = 120.0
-    """seconds for a reset"""
+    """Longest time for a reset, in seconds"""
     step_timeout: float = 60.0
-    """seconds for a step of a batch"""
+    """Longest time for a step of a batch, in seconds"""
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():

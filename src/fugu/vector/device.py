@@ -88,7 +88,7 @@ class DeviceWorlds(Protocol):
     def step(self, action: Tensor, rows: DeviceRows) -> None: ...
 
     def drain(self) -> Drained:
-        """What ended since the last call."""
+        """Return the episodes that ended since the last call."""
 
     def state(self) -> dict[str, Tensor]:
         """All that a world remembers between two steps: the very tensors."""
@@ -151,7 +151,7 @@ class DeviceVec:
         self.worlds.step(action, rows)
 
     def drain_log(self) -> EpisodeLog:
-        """What the episodes that ended since the last call (of any agent) came to. Waits for the device: call it rarely."""
+        """Return means over the episodes that ended since the last call (of any agent). Waits for the device: call it rarely."""
         return means_of(self.worlds.drain(), self.spec.costs)
 
     def snapshot(self) -> dict[str, Tensor]:

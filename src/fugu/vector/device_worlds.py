@@ -38,7 +38,7 @@ class KernelSource:
 
 @dataclass(frozen=True)
 class WorldParts:
-    """What a kernel that steps the worlds of a ``NativeDevice`` along with other work is given."""
+    """Arguments of a kernel that steps the worlds of a ``NativeDevice`` along with other work."""
 
     source: KernelSource
     words: Tensor

@@ -131,8 +131,8 @@ def _steps_here(config: VectorConfig) -> bool:
 
 
 def _computed_elsewhere(made: Sequence[Factory], config: VectorConfig) -> bool:
-    """Whether processes of ours would only wait for steps that are computed by others. Known of classes, not of functions that
-    return an environment."""
+    """Return whether our processes would only wait for steps that others compute. Known for classes, not for functions that return
+    an environment."""
     chosen = config.backend == "auto" and config.num_workers is None and not config.isolate
     return chosen and all(isinstance(one.make, type) and is_deferred(one.make) for one in made)
 

@@ -1,1 +1,1 @@
-"""What several algorithms are made of. Nothing here is an algorithm, and nothing here knows one."""
+"""Parts shared by several algorithms. Nothing here is an algorithm, and nothing here knows one."""

@@ -1,6 +1,6 @@
-"""The gradient of a sum whose parts do not fit into memory together: each is computed and forgotten in turn.
+"""The gradient of a sum whose parts do not fit into memory together: each is computed and freed in turn.
 
-The result is a loss like any other, so that whoever minimises it need not know.
+The result is a loss like any other, so the code that minimises it need not know.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from fugu.rollout.batch import Batch
 
 
 def in_parts(loss: Callable[[Batch], Any], batch: Batch, size: int, parameters: Iterable[Tensor]) -> tuple[Tensor, Metrics]:
-    """The loss of ``batch`` and its metrics, computed ``size`` segments at a time. ``loss`` gives a NamedTuple of scalars with a
-    ``total``, each of them a sum over rows that are weighed already."""
+    """Return the loss of ``batch`` and its metrics, computed ``size`` segments at a time. ``loss`` returns a NamedTuple of scalars
+    with a ``total``, each a sum over rows that are already weighted."""
     if size >= batch.segments:
         whole = loss(batch)
         return whole.total, _named([whole])
@@ -38,7 +38,7 @@ def _named(parts: list[Any]) -> Metrics:
 
 
 def accumulated(parts: Iterable[Callable[[], Tensor]], parameters: Iterable[Tensor]) -> Tensor:
-    """The sum of ``parts``, each of which computes a scalar, differentiable with respect to ``parameters`` alone."""
+    """Return the sum of ``parts``, each of which computes a scalar, differentiable with respect to ``parameters`` alone."""
     known = [p for p in parameters if p.requires_grad]
     total: Tensor | float = 0.0
     sums: list[Tensor | None] = [None] * len(known)

@@ -1,7 +1,7 @@
-"""The parts of PPO, for all algorithms that are made of them: acting, estimates of a batch, and the loss of a minibatch.
+"""The parts of PPO, for all algorithms built from them: acting, estimates of a batch, and the loss of a minibatch.
 
-Everything is a function of columns ``[segments, horizon]``, or holds no more than the settings. ``turns`` says that there may be rows
-on which an agent waits for others.
+Everything is a function of columns ``[segments, horizon]``, or holds no more than the settings. ``turns`` means that there may be
+rows on which an agent waits for others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def act_with_value(policy: ActorCritic, seen: Seen, generator: torch.Generator, 
 
 
 def chosen(distribution: Distribution, out: Output, seen: Seen, generator: torch.Generator, scale: ValueScale | None) -> Act:
-    """Return the action drawn from what a network said of ``seen``, or the most likely one."""
+    """Return the action drawn from a network's output for ``seen``, or the most likely one."""
     if seen.greedy:
         action = distribution.mode(out.params, seen.action_mask)
         columns = {"action": action}
@@ -79,7 +79,7 @@ def may_wait(envs: Any) -> bool:
 
 
 def entropy_at(config: TeamPPOConfig, progress: float | Tensor) -> float | Tensor:
-    """Return the weight of the entropy at this point of the training."""
+    """Return the weight of the entropy bonus at this point of the training."""
     if config.entropy_final is None:
         return config.entropy_coef
     return config.entropy_coef + (config.entropy_final - config.entropy_coef) * progress
@@ -105,11 +105,12 @@ def with_estimates(
     progress: float | Tensor,
     ranks: Ranks = ALONE,
 ) -> Batch:
-    """Return the batch with ``advantage`` and ``value_target``, normalised as the config says, and with priorities if it has any."""
+    """Return the batch with ``advantage`` and ``value_target``, normalised as the config says, and with priorities if it asks for
+    them."""
     added, once = {"advantage": advantage, "value_target": target}, {}
     if scale is not None:
         now = scale.update(target, batch["mask"], batch["value"], batch["bootstrap"])
-        if config.vtrace or config.value_clip is not None:  # which compare them with what the network says now
+        if config.vtrace or config.value_clip is not None:  # these compare them with the network's current values
             added["value_now"], once["bootstrap_now"] = now
     if config.normalize_advantage == "batch":
         added["advantage"] = normalized(advantage, row_weight(batch["mask"], ranks), ranks)
@@ -121,7 +122,8 @@ def with_estimates(
 
 
 def gae_of(batch: Batch, gamma: float, lam: float, *, turns: bool) -> tuple[Tensor, Tensor]:
-    """Return advantage and value target of ``reward``, ``value`` and ``bootstrap``. ``turns``: there may be rows of waiting agents."""
+    """Return the advantage and value target of ``reward``, ``value`` and ``bootstrap``. ``turns``: there may be rows of waiting
+    agents."""
     if turns:
         batch = batch.also(value=settled(batch, gamma))
     columns = (batch["value"], batch["reward"], batch["terminated"], batch["truncated"], batch["bootstrap"])
@@ -129,11 +131,11 @@ def gae_of(batch: Batch, gamma: float, lam: float, *, turns: bool) -> tuple[Tens
 
 
 def settled(batch: Batch, gamma: float) -> Tensor:
-    """Return ``value``, with rows on which an agent waits worth what came of it: what was paid meanwhile and the value of its next
-    turn.
+    """Return ``value`` with each row on which an agent waits replaced by what followed: the rewards until its next turn plus that
+    turn's value.
 
-    Nothing trains what the network says of such rows. This way they add no error of their own to an advantage, and rewards that
-    arrive on them reach the action before at full weight, whatever lambda is.
+    The network's output on such rows is never trained. Replaced like this they add no error of their own to an advantage, and
+    rewards that arrive on them reach the action before at full weight, whatever lambda is.
     """
     value, ended = batch["value"], batch["terminated"] | batch["truncated"]
     waits = ~batch["mask"]
@@ -149,10 +151,10 @@ def settled(batch: Batch, gamma: float) -> Tensor:
 
 
 def without_open_turns(batch: Batch) -> Batch:
-    """Return the same where no segment ends amid an agent's wait: its last action there, whose outcome is not known yet, is left out,
-    and the one before it looks ahead to the value of that turn.
+    """Return the batch with no segment ending amid an agent's wait: the last action there, whose outcome is not known yet, is left
+    out, and the one before it bootstraps from the value of that turn.
 
-    The row after the segment is one on which the agent waits, so what the network says of it is nothing that was learned.
+    On the row after the segment the agent waits, so the network's value of it was never trained.
     """
     mask, truncated = batch["mask"], batch["truncated"]
     ended = batch["terminated"] | truncated
@@ -168,10 +170,11 @@ def without_open_turns(batch: Batch) -> Batch:
 def priorities(
     advantage: Tensor, mask: Tensor, power: float, correction: float | Tensor, ranks: Ranks = ALONE
 ) -> tuple[Tensor, Tensor]:
-    """Return how likely each segment is drawn, and what one that was drawn counts for (Schaul et al. 2016, arXiv:1511.05952).
+    """Return the probability of drawing each segment, and the importance of one that was drawn (Schaul et al. 2016,
+    arXiv:1511.05952).
 
     A segment's priority is the mean of ``|advantage|`` over its unmasked rows, to ``power``. The importance ``(n p)^-correction``
-    takes the bias of drawing by it back, wholly at 1 and as far as a mean over one minibatch can. Both are ``[segments]``.
+    undoes the bias of drawing by priority: wholly at 1, as far as a mean over one minibatch can. Both are ``[segments]``.
     """
     rows = mask.sum(1)
     size = (advantage.abs() * mask).sum(1) / rows.clamp(min=1)
@@ -242,7 +245,7 @@ class Surrogate:
         return value if self.scale is None else self.scale.scaled(value)
 
     def _fresh_advantage(self, batch: Batch, logprob: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return advantage and value target of these segments under the policy as it is now.
+        """Return the advantage and value target of these segments under the current policy.
 
         V-trace weighs a row's own error with its ratio. The surrogate multiplies by that ratio itself, so the advantage it gets is
         the error of the row before weighing, plus the corrected future (as in the paper's policy gradient).
@@ -260,24 +263,24 @@ class Surrogate:
 
 
 def in_units_of_now(batch: Batch) -> Batch:
-    """Return the batch with old values in the units that values have since it was prepared, where these changed."""
+    """Return the batch with old values in current units, where these have changed since it was prepared."""
     now = {name: batch[f"{name}_now"] for name in ("value", "bootstrap") if f"{name}_now" in batch}
     return batch.also(**now) if now else batch
 
 
 def loss_settings(config: SurrogateConfig) -> dict[str, Any]:
-    """Return the settings of the loss under the names that kernels have for them."""
+    """Return the settings of the loss under the names that kernels use."""
     value_clip = math.inf if config.value_clip is None else config.value_clip
     return {"clip": config.clip, "value_clip": value_clip, "value_coef": config.value_coef}
 
 
 def stops_at(target_kl: float | None) -> Callable[[dict[str, Tensor]], bool] | None:
-    """Return what says when a batch has moved the policy far enough; None if nothing bounds it."""
+    """Return a predicate that says when a batch has moved the policy far enough; None if nothing bounds it."""
     return None if target_kl is None else FarEnough(target_kl)
 
 
 class FarEnough:
-    """Says that a batch is done with when the policy has moved by more than ``target_kl``."""
+    """Says that a batch has been used enough, because the policy has moved by more than ``target_kl``."""
 
     def __init__(self, target_kl: float) -> None:
         self.target_kl = target_kl

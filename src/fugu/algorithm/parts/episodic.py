@@ -1,4 +1,4 @@
-"""Functions that algorithms share which learn from whole episodes of what a ``Chooser`` chose."""
+"""Functions shared by algorithms that learn from whole episodes of a ``Chooser``'s choices."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def draw(policy: Chooser, seen: Seen, generator: torch.Generator) -> Act:
 
 
 def cut_off(policy: Chooser, batch: Batch) -> Tensor:
-    """Return ``[segments]``: which episodes were truncated, or have a text in them that was."""
+    """Return ``[segments]``: which episodes were truncated, or contain a text that was."""
     unfinished = policy.unfinished(batch["action"]).to(batch["mask"].device) & batch["mask"]
     return (batch["truncated"] | unfinished).any(1)

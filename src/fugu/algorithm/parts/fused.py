@@ -1,6 +1,6 @@
 """PPO of a small network in a few kernels: a horizon in one launch, a minibatch's loss and gradient in three.
 
-What they compute is what ``PPO`` does with torch; ``ops/mlp_ppo.py`` and ``ops/mlp_rollout.py`` say which networks and environments
+They compute the same as ``PPO`` does with torch; ``ops/mlp_ppo.py`` and ``ops/mlp_rollout.py`` say which networks and environments
 they take. Rollout and loss have the same arithmetic, to the bit.
 """
 
@@ -30,7 +30,7 @@ from fugu.vector.device_native import NativeDevice
 
 
 class FusedSurrogate:
-    """Computes what a ``Surrogate`` does in a few kernels; where actions are forbidden, which they do not know, torch does."""
+    """Computes the same as a ``Surrogate`` in a few kernels. They do not know forbidden actions; with those, torch computes it."""
 
     def __init__(self, plain: Surrogate, fused: Fused) -> None:
         self.plain, self.fused = plain, fused
@@ -47,7 +47,7 @@ class FusedSurrogate:
 
 
 class Fused:
-    """``passes``: 1, products in tf32; 3, nearly float32. A ConfigError says why a policy does not fit."""
+    """The kernels of one policy. ``passes``: 1, products in tf32; 3, nearly float32. A ConfigError says why a policy does not fit."""
 
     def __init__(self, policy: ActorCritic, value_scale: ValueScale | None, passes: int) -> None:
         self.policy = policy
@@ -77,7 +77,7 @@ class Fused:
         )
 
     def rollout(self, vec: DeviceVec, generator: torch.Generator) -> Callable[[Slab], None]:
-        """Return what fills a slab; a ConfigError says why the environments do not fit."""
+        """Return a function that fills a slab; a ConfigError says why the environments do not fit."""
         worlds = vec.worlds
         if not isinstance(worlds, NativeDevice):
             raise TypeError("only C++ environments can be compiled into the kernel")
@@ -132,5 +132,5 @@ def parameters_of(policy: ActorCritic) -> tuple[Sequence[Tensor], Sequence[Tenso
 
 
 def moments_of(policy: ActorCritic) -> RunningMoments | None:
-    """Return what observations are normalised by."""
+    """Return the moments that observations are normalised by."""
     return cast("RunningMoments", policy.moments["0"]) if len(policy.moments) else None

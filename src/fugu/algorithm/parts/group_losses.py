@@ -31,7 +31,7 @@ Divergence = Literal["k2", "k3"]
 
 @dataclass(frozen=True, kw_only=True)
 class GroupLossSettings:
-    """What makes a member of the family."""
+    """Settings that make a member of the family."""
 
     ratio: Ratio
     cut: Cut
@@ -43,13 +43,13 @@ class GroupLossSettings:
 
 
 class GroupLoss(NamedTuple):
-    """Each is a sum over tokens by weights, so that those of parts add up to that of the whole."""
+    """Sums over weighted tokens, so that those of parts add up to that of the whole."""
 
     total: Tensor
     policy: Tensor
     entropy: Tensor
     kl: Tensor
-    """how far the policy has moved since it acted: mean of (ratio - 1) - log(ratio), per token"""
+    """distance the policy has moved since it acted: mean of (ratio - 1) - log(ratio), per token"""
     clip_fraction: Tensor
     """share of tokens that the clip leaves without a gradient, or whose ratio is cut down"""
     reference_kl: Tensor
@@ -57,11 +57,11 @@ class GroupLoss(NamedTuple):
 
 
 def token_weight(counts: Tensor, average: Average, longest: int, ranks: Ranks = ALONE) -> Tensor:
-    """Return what each token counts for, 0 where it does not; ``counts`` bool ``[episodes, tokens]`` of a whole optimizer step.
+    """Return the weight of each token, 0 where it does not count; ``counts`` bool ``[episodes, tokens]`` of a whole optimizer step.
 
-    sequence: the mean of the episodes' means (GRPO, GSPO). token: the mean of all tokens, so that long episodes weigh more
-    (DAPO, CISPO). longest: the sum of tokens over the number of episodes times ``longest``, the most tokens there can be: no
-    token's weight depends on how long its episode became (Dr. GRPO). An episode without a token that counts is no episode.
+    sequence: the mean of the episodes' means (GRPO, GSPO). token: the mean of all tokens, so that long episodes weigh more (DAPO,
+    CISPO). longest: the sum of tokens over the number of episodes times ``longest``, the most tokens there can be: no token's
+    weight depends on how long its episode became (Dr. GRPO). An episode without a token that counts is no episode.
     """
     weight = counts.to(torch.float32)
     length = weight.sum(1)
@@ -85,12 +85,12 @@ def group_loss(
     importance: Tensor | None = None,
     reference_logprob: Tensor | None = None,
 ) -> GroupLoss:
-    """``logprob`` and ``entropy`` are what the policy says now; gradients flow to both. What tokens without weight hold, be it
-    NaN, reaches neither the loss nor a gradient.
+    """Return the losses of these tokens. ``logprob`` and ``entropy`` are the current policy's; gradients flow to both. The contents
+    of tokens without weight, even NaN, reach neither the loss nor a gradient.
 
-    ``share``: like ``weight`` of the plain mean over tokens, for what is only reported. ``importance``: what a token's part of
-    the policy's loss is multiplied with, to correct for a sampler that did not quite follow the policy. ``reference_logprob``:
-    of a policy not to stray from, see ``divergence``.
+    ``share``: like ``weight`` of the plain mean over tokens, for metrics that are only reported. ``importance``: factor on a
+    token's part of the policy's loss, to correct for a sampler that did not quite follow the policy. ``reference_logprob``: of a
+    policy not to stray from, see ``divergence``.
     """
     s, counts = settings, share > 0
     zero = logprob.new_zeros(())
@@ -126,11 +126,11 @@ def group_loss(
 
 
 def divergence(logprob: Tensor, reference: Tensor, kind: Divergence) -> Tensor:
-    """An estimate of KL(policy || reference) per token, on tokens that the policy drew.
+    """Return an estimate of KL(policy || reference) per token, on tokens that the policy drew.
 
     Both have that mean, nearly or exactly; as losses they differ. The gradient of k2, (log p/q)^2 / 2, is on average that of
-    KL(policy || reference). That of k3, q/p - 1 - log q/p, which many libraries use, is that of KL(reference || policy). (log
-    p/q alone, k1, has a gradient of 0 on average, and is no loss at all.)
+    KL(policy || reference). That of k3, q/p - 1 - log q/p, which many libraries use, is that of KL(reference || policy). (log p/q
+    alone, k1, has a gradient of 0 on average, and is no loss at all.)
     """
     log = reference - logprob
     return 0.5 * log.square() if kind == "k2" else log.exp() - 1 - log

@@ -27,9 +27,8 @@ from fugu.algorithm.config import SafeConfig
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 WORST = 4.0
-"""an episode that costs more than 1 + this times its limit counts as one that costs that: a policy that knows no limit yet would
-drive the price far beyond what is needed. Batches whose mean cost is high are rarer than low ones, so a lower bound would leave
-the mean above the limit"""
+"""highest violation that counts, in units of the limit: a policy that knows no limit yet would drive the price far beyond what is
+needed. Batches with a high mean cost are rarer than low ones, so a lower bound would leave the mean above the limit"""
 
 
 class Multiplier(nn.Module):
@@ -58,7 +57,7 @@ class Multiplier(nn.Module):
 
     @torch.no_grad()
     def update(self, cost: Tensor, finished: Tensor) -> None:
-        """``cost [costs]`` is the mean over ``finished`` episodes, a number on the device; 0: nothing changes."""
+        """Move the price by ``cost [costs]``, the mean over ``finished`` episodes, a number on the device; 0: nothing changes."""
         error = violation(cost.double(), self.limit)
         after = {"sgd": self._by_sgd, "adam": self._by_adam, "pid": self._by_pid}[self.config.multiplier](error)
         after["value"] = after["value"].clamp(0.0, self.config.multiplier_max)
@@ -92,26 +91,26 @@ class Multiplier(nn.Module):
 
 
 def violation(cost: Tensor, limit: Tensor) -> Tensor:
-    """By how much of the limit it was missed: 0 where it is kept exactly, -1 where nothing was paid, at most ``WORST``."""
+    """Return the violation as a share of the limit: 0 if it is met exactly, -1 if nothing was paid, at most ``WORST``."""
     relative = (cost - limit) / torch.where(limit > 0, limit, 1.0)
     return torch.where(limit > 0, relative, (cost > 0).double()).clamp(-1.0, WORST)
 
 
 class CostMeter(nn.Module):
-    """What episodes cost in all, from the rows of consecutive batches."""
+    """Sums the cost of each episode over the rows of consecutive batches."""
 
     running: Tensor
 
     def __init__(self, num_agents: int, costs: int) -> None:
         super().__init__()
         self.register_buffer("running", torch.zeros((num_agents, costs), dtype=torch.float64))
-        """of each agent's running episode, so far"""
+        """cost of each agent's running episode so far"""
 
     @torch.no_grad()
     def forward(self, cost: Tensor, ended: Tensor) -> Tensor:
-        """``cost [passes * num_agents, horizon, costs]`` -> the cost of a whole episode in the rows where one ``ended``.
+        """Return the cost of a whole episode in the rows where one ``ended``; the other rows hold nothing meaningful.
 
-        What the other rows hold means nothing. ``ended`` is ``[passes * num_agents, horizon]``.
+        ``cost`` is ``[passes * num_agents, horizon, costs]``, ``ended`` is ``[passes * num_agents, horizon]``.
         """
         agents = len(self.running)
         parts = [self._of_a_pass(cost[i : i + agents], ended[i : i + agents]) for i in range(0, len(cost), agents)]
@@ -128,5 +127,5 @@ class CostMeter(nn.Module):
 
 
 def _at(total: Tensor, row: Tensor) -> Tensor:
-    """``total [agents, horizon, costs]`` at ``row [agents, n]``; that of row 0 where there is none."""
+    """Return ``total [agents, horizon, costs]`` at ``row [agents, n]``; at row 0 where there is none."""
     return total.gather(1, row.clamp(min=0)[..., None].expand(-1, -1, total.shape[2]))

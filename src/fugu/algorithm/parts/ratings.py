@@ -1,7 +1,7 @@
-"""How strong players are, from the games they played: a Bradley-Terry rating (Weng & Lin 2011), computed by openskill.
+"""Ratings of players from the games they played: Bradley-Terry (Weng & Lin 2011), computed by openskill.
 
-Everyone starts at 25 with an uncertainty of 25 / 3; four points more win about 72% of games. A snapshot starts with the rating that
-the learner had at that moment.
+Everyone starts at 25 with an uncertainty of 25 / 3; four points more win about 72% of games. A snapshot starts with the learner's
+rating at that moment.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from fugu.errors import MissingExtra
 
 START, DOUBT = 25.0, 25.0 / 3.0
 DRIFT = 0.1
-"""what is forgotten between two games of the learner, which changes: added to its uncertainty"""
+"""added to the learner's uncertainty between two games, because it changes"""
 
 
 @dataclass
 class Player:
     steps: int
-    """of the training at which it was taken"""
+    """steps of the training at which it was taken"""
     rating: float = START
     doubt: float = DOUBT
     games: int = 0
 
 
 class Ratings:
-    """Player 0 is the learner as it is now; the others do not change any more, and are never taken out of the table."""
+    """The rating table. Player 0 is the learner as it is now; the others do not change any more and never leave the table."""
 
     def __init__(self) -> None:
         try:
@@ -40,14 +40,14 @@ class Ratings:
         self.players = [Player(0)]
 
     def enter(self, steps: int) -> int:
-        """The learner of this moment as a player of its own; its number."""
+        """Add the learner of this moment as a separate player, and return its number."""
         learner = self.players[0]
         learner.steps = steps
         self.players.append(Player(steps, learner.rating, learner.doubt))
         return len(self.players) - 1
 
     def record(self, opponent: int, scores: Iterable[float]) -> None:
-        """Games of the learner against ``opponent``, in order: 1 won, 0.5 drawn, 0 lost."""
+        """Take in games of the learner against ``opponent``, in order: 1 won, 0.5 drawn, 0 lost."""
         one, other = self.players[0], self.players[opponent]
         for score in scores:
             mine = self._model.rating(one.rating, (one.doubt**2 + DRIFT**2) ** 0.5)
@@ -68,5 +68,5 @@ class Ratings:
 
 
 def players(state: Tensor) -> list[Player]:
-    """The table that a checkpoint holds."""
+    """Return the table that a checkpoint holds."""
     return [Player(int(steps), rating, doubt, int(games)) for steps, rating, doubt, games in state.tolist()]

@@ -27,7 +27,7 @@ class RewardScale(nn.Module):
         """discounted return of each agent's running episode"""
 
     def forward(self, reward: Tensor, ended: Tensor, mask: Tensor) -> Tensor:
-        """``reward``, ``ended``, ``mask``: ``[passes * num_agents, horizon]`` of consecutive passes."""
+        """Return scaled rewards; all columns are ``[passes * num_agents, horizon]``, of consecutive passes."""
         agents = len(self.running)
         returns = torch.empty_like(reward)
         for start in range(0, len(reward), agents):
@@ -38,7 +38,7 @@ class RewardScale(nn.Module):
                 self._row_by_row(reward[rows], ended[rows], returns[rows])
         self.moments.update(returns, mask)
         deviation = self.moments.var.sqrt()
-        varies = deviation > 1e-4 * self.moments.mean.abs()  # else it is rounding, or too little to be a unit
+        varies = deviation > 1e-4 * self.moments.mean.abs()  # else it is rounding error, or too little to be a unit
         return reward / torch.where(varies, deviation, 1.0).to(reward.dtype)
 
     def _row_by_row(self, reward: Tensor, ended: Tensor, returns: Tensor) -> None:
@@ -50,7 +50,7 @@ class RewardScale(nn.Module):
         self.running.copy_(running)
 
     def _in_rounds(self, reward: Tensor, ended: Tensor, returns: Tensor) -> None:
-        """The same in a few large steps instead of many small ones, for a GPU."""
+        """Do the same in a few large steps instead of many small ones, for a GPU."""
         keep = torch.where(ended, 0.0, self.gamma).t()
         decay = torch.cat([torch.full_like(keep[:1], self.gamma), keep[:-1]])  # what is left of row t - 1 in row t
         running = accumulate(decay, reward.t(), self.running)
@@ -59,17 +59,17 @@ class RewardScale(nn.Module):
 
 
 class ValueScale(nn.Module):
-    """Between what the network says (mean 0, deviation 1) and real values (the value normalisation of MAPPO, arXiv:2103.01955)."""
+    """Converts between the network's units (mean 0, deviation 1) and real values (value normalisation of MAPPO, arXiv:2103.01955)."""
 
     lowest = 1e-4
-    """deviation that is taken for any smaller one"""
+    """smallest deviation used"""
 
     def __init__(self, shape: Sequence[int] = ()) -> None:
         super().__init__()
         self.moments = RunningMoments(shape)
 
     def update(self, target: Tensor, mask: Tensor, *values: Tensor) -> list[Tensor]:
-        """Take the targets in. What the network said, and was worth ``values`` until now, is worth what is returned from now on."""
+        """Take the targets in. Returns what the network's outputs, worth ``values`` until now, are worth from now on."""
         said = [self.scaled(value) for value in values]
         self.moments.update(target, mask)
         return [self.real(value) for value in said]
@@ -85,7 +85,7 @@ class ValueScale(nn.Module):
 
 
 class DecayingValueScale(ValueScale):
-    """The same with moments that forget, ``decay`` of them kept per update; a variance below 0.01 counts as 0.01."""
+    """A ``ValueScale`` with moments that forget: ``decay`` of them is kept per update; a variance below 0.01 counts as 0.01."""
 
     lowest = 0.1
 
@@ -95,8 +95,8 @@ class DecayingValueScale(ValueScale):
 
 
 class PopArt(DecayingValueScale):
-    """The same, with the last layers of the critics rescaled at every update so that the real values they say stay what they are
-    (van Hasselt et al. 2016, arXiv:1602.07714)."""
+    """A ``DecayingValueScale`` that rescales the last layers of the critics at every update, so that the real values they predict
+    stay the same (van Hasselt et al. 2016, arXiv:1602.07714)."""
 
     def __init__(self, decay: float, heads: Sequence[nn.Linear]) -> None:
         super().__init__(decay)

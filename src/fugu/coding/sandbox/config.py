@@ -11,7 +11,8 @@ from fugu.errors import ConfigError, did_you_mean
 BackendName = Literal["fork", "subprocess", "bubblewrap", "docker", "podman", "http"]
 
 FEATURES: dict[str, int] = {"namespaces": 3, "mounts": 3, "process_limit": 3, "landlock": 2, "seccomp": 1}
-"""What keeps a program apart, by the name that ``allow`` and ``Isolation.missing`` use, and the level at which it is required."""
+"""features that isolate a program, by the name that ``allow`` and ``Isolation.missing`` use, and the level at which each is
+required"""
 
 
 @dataclass(frozen=True, kw_only=True)
