@@ -18,7 +18,6 @@ from fugu.algorithm.grpo import GRPO
 from fugu.algorithm.parts.group_losses import token_weight
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
-from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import CheckpointConfig, OptimizerConfig, TrainConfig, with_algorithm
 from fugu.trainer.interrupt import Interrupt
@@ -305,31 +304,8 @@ CASES = {
 }
 
 
-def train(config, folder, resume=None, updates=10**9):
-    with trainer_of(config, folder) as trainer:
-        trainer.load(resume) if resume else trainer.start()
-        seen = []
-
-        def report(metrics):
-            seen.append(metrics)
-            if len(seen) == updates:
-                raise KeyboardInterrupt
-
-        with contextlib.suppress(KeyboardInterrupt):
-            trainer.run(report, Interrupt())
-        return seen, [p.detach().clone() for module in trainer.algorithm.children() for p in module.parameters()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-def test_a_run_that_is_cut_off_and_resumed_equals_one_that_is_not(case, tmp_path):
-    config = dataclasses.replace(BASE, **CASES[case])
-    whole, weights = train(config, tmp_path / "whole")
-    assert len(whole) >= 8
-    cut, _ = train(config, tmp_path / "cut", updates=5)
-    again, same = train(config, tmp_path / "cut", resume=checkpoint.find(tmp_path / "cut"))
-    assert cut == whole[:5] and again == whole[3:]
-    assert all(map(torch.equal, weights, same))
+RESUMED = {name: dataclasses.replace(BASE, **case) for name, case in CASES.items()}
+"""gone on with in tests/contract/test_resumed.py"""
 
 
 REFUSED = {

@@ -19,14 +19,12 @@ from fugu.ops.ppo_loss import ppo_loss_of, row_weight
 from fugu.policy.config import PolicyConfig
 from fugu.presets import preset
 from fugu.rollout.acting import Seen
-from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import OptimizerConfig, TrainConfig, with_algorithm
 from fugu.trainer.imitation import save_weights
 from fugu.trainer.interrupt import Interrupt
 from fugu.vector.config import VectorConfig
 from tests.trainer.test_loop import BASE
-from tests.trainer.test_loop import train as train_through
 
 TEAM = dataclasses.replace(
     with_algorithm(BASE, "mappo"),
@@ -222,17 +220,8 @@ CASES = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-def test_a_run_that_is_cut_off_and_resumed_equals_one_that_is_not(case, tmp_path):
-    config = dataclasses.replace(TEAM, **CASES[case])
-    whole, weights = train_through(config, tmp_path / "whole")
-    assert len(whole) >= 10
-    cut, _ = train_through(config, tmp_path / "cut", updates=8)
-    again, same_weights = train_through(config, tmp_path / "cut", resume=checkpoint.find(tmp_path / "cut"))
-    assert cut == whole[:8]
-    assert again == whole[5:]
-    assert all(torch.equal(weights[name], same_weights[name]) for name in weights)
+RESUMED = {name: dataclasses.replace(TEAM, **case) for name, case in CASES.items()}
+"""gone on with in tests/contract/test_resumed.py"""
 
 
 def test_actors_begin_with_the_weights_they_are_given(tmp_path):

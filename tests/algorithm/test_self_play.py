@@ -193,28 +193,16 @@ def test_ratings_follow_the_games_and_survive_being_saved():
     assert players(table.state()) == table.players
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"policy": PolicyConfig(hidden=(16,), core="lstm", core_size=8)},
-        {
-            "vector": VectorConfig(num_envs=16, batch_size=4),
-            "self_play": SelfPlayConfig(pool=2, snapshot_every=3, choose="hard"),
-        },
-    ],
-    ids=["feed-forward", "lstm", "pipelined"],
-)
-def test_a_run_that_is_cut_off_and_resumed_equals_one_that_is_not(changes, tmp_path):
-    config = dataclasses.replace(BASE, **changes)
-    whole, weights = train(config, tmp_path / "whole")
-    assert len(whole) >= 18 and any(metrics["self_play/games"] > 0 for metrics in whole)
-    cut, _ = train(config, tmp_path / "cut", updates=13)
-    again, same_weights = train(config, tmp_path / "cut", resume=checkpoint.find(tmp_path / "cut"))
-    assert cut == whole[:13]
-    assert again == whole[10:]
-    assert all(torch.equal(weights[name], same_weights[name]) for name in weights)
+RESUMED = {
+    "feed-forward": BASE,
+    "lstm": dataclasses.replace(BASE, policy=PolicyConfig(hidden=(16,), core="lstm", core_size=8)),
+    "pipelined": dataclasses.replace(
+        BASE,
+        vector=VectorConfig(num_envs=16, batch_size=4),
+        self_play=SelfPlayConfig(pool=2, snapshot_every=3, choose="hard"),
+    ),
+}
+"""gone on with in tests/contract/test_resumed.py"""
 
 
 def test_another_run_can_be_an_opponent_if_its_policy_fits(tmp_path):

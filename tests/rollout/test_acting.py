@@ -101,7 +101,9 @@ def batch(**columns: torch.Tensor) -> Batch:
 
 def test_what_is_found_of_a_minibatch_goes_back_to_the_segments_it_is_of():
     whole, found = batch()
-    whole.rows(torch.tensor([4, 1, 5])).part(1, 3).also(advantage=torch.zeros(2, 3)).hand_back(priority=torch.tensor([0.1, 0.2]))
+    whole.rows(torch.tensor([4, 1, 5])).part(1, 3).also(advantage=torch.zeros(2, 3)).hand_back(
+        priority=torch.tensor([0.1, 0.2])
+    )
     whole.hand_back(latent=torch.zeros(6, 2))
     assert found[0][1].tolist() == [1, 5] and found[0][0]["priority"].tolist() == pytest.approx([0.1, 0.2])
     assert found[1][1] is None and found[1][0]["latent"].shape == (6, 2)

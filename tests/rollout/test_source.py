@@ -123,7 +123,9 @@ def test_acting_sees_the_reward_of_the_step_before(backend):
         before, reward = first["before"].clone(), first["reward"].clone()
         assert before[:, 0].eq(0).all() and torch.equal(before[:, 1:], reward[:, :-1])
         again = source.next(Actor(act)).batch
-        assert torch.equal(again["before"][:, 0], reward[:, -1]) and torch.equal(again["before"][:, 1:], again["reward"][:, :-1])
+        assert torch.equal(again["before"][:, 0], reward[:, -1]) and torch.equal(
+            again["before"][:, 1:], again["reward"][:, :-1]
+        )
 
 
 # --- nothing is played at all ---

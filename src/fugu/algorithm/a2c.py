@@ -39,10 +39,8 @@ class A2C(fugu.Algorithm):
             action, columns = actions.mode(out.params, seen.action_mask), {}
         else:
             action, _ = actions.sample_with_logprob(out.params, seen.action_mask, seen.generator or self.generator)
-            columns = {
-                "action": action,
-                "value": out.value,
-            }  # columns of the batch; the value of the row after the last is its "bootstrap"
+            # columns of the batch; the value of the row after the last is its "bootstrap"
+            columns = {"action": action, "value": out.value}
         carry = None if out.state is None else {"state": out.state}
         return fugu.Act(actions.to_env(action), carry, columns)
 
