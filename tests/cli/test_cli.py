@@ -424,7 +424,7 @@ def test_what_the_system_refuses_is_one_line(
 def test_a_file_in_the_place_of_a_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main(["new", "env", str(tmp_path / "file" / "sub" / "my_env.py")]) == 1
-    assert capsys.readouterr() == ("", f"{tmp_path}/file/sub: Not a directory\n")
+    assert capsys.readouterr() == ("", f"{tmp_path}/file/sub/my_env.py cannot be written: Not a directory\n")
 
 
 def test_a_current_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
