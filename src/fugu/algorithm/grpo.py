@@ -69,7 +69,6 @@ class GRPO(Algorithm):
 
     @torch.no_grad()
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
-        batch = batch.to(self.device)
         counts = self.chooser.counts(batch["action"]) & batch["mask"][..., None]  # [segments, horizon, tokens]
         score = self._score(batch, counts)
         scale, groups = self.config.setting("scale"), self._groups(batch)

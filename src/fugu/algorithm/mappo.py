@@ -109,7 +109,6 @@ class MAPPO(Algorithm):
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
         c = self.config
         self.entropy_coef = entropy_at(c, progress)
-        batch = batch.to(self.device)
         batch = batch.also_once(agent=self._agent(batch.segments))
         if self.critic.sees == "observations":
             batch = batch.also(together=segments_together(batch["obs"], self.agents))

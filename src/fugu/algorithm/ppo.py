@@ -68,7 +68,7 @@ class PPO(Algorithm):
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
         c = self.config
         self.entropy_coef = entropy_at(c, progress)
-        batch = with_rewards(batch.to(self.device), c, self.reward_scale, turns=self.turns)
+        batch = with_rewards(batch, c, self.reward_scale, turns=self.turns)
         advantage, target = gae_of(batch, c.gamma, c.lam, turns=self.turns)
         return with_estimates(batch, c, advantage, target, self.value_scale, progress, self.ranks)
 

@@ -13,6 +13,8 @@ multipliers by what the episodes of the batch cost (``multiplier.py``), then est
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +30,7 @@ from fugu.algorithm.parts.clipped import (
     with_estimates,
     with_rewards,
 )
-from fugu.algorithm.parts.multiplier import CostMeter, Multiplier
+from fugu.algorithm.parts.multiplier import CostMeter, Multiplier, violation
 from fugu.algorithm.parts.scale import RewardScale, ValueScale
 from fugu.algorithm.settings import SafePPOSettings
 from fugu.algorithm.setup import Setup, seeded
@@ -118,7 +120,7 @@ class SafePPO(Algorithm):
 
     @torch.no_grad()
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
-        c, batch = self.config, batch.to(self.device)
+        c = self.config
         self.entropy_coef = entropy_at(c, progress)
         self._charge(batch)
         batch = batch.also(cost=self._in_units(batch))
@@ -179,9 +181,12 @@ class SafePPO(Algorithm):
     def _look(self, batch: Batch) -> Output:
         return self.policy(batch["obs"], batch.get("state"), batch["first"])
 
-    def merit(self, score: float) -> float | None:
-        """Return the score of a policy that keeps its limits; one that breaks them has no merit, whatever its return."""
-        return score if bool((self.multiplier.smoothed <= CLOSE).all()) else None
+    def merit(self, score: float, costs: Mapping[str, float]) -> float | None:
+        """Return the score of a policy that keeps its limits, in these episodes or of late; one that breaks them has no merit."""
+        if not costs:
+            return score if bool((self.multiplier.smoothed <= CLOSE).all()) else None
+        spent = torch.tensor([costs[name] for name in self.costs], dtype=torch.float64, device=self.device)
+        return score if bool((violation(spent, self.multiplier.limit) <= CLOSE).all()) else None
 
     @torch.no_grad()
     def finish(self, batch: Batch) -> Metrics:

@@ -43,6 +43,15 @@ from fugu.rollout.batch import Batch
 SEATS = 2
 
 
+class OnHost:
+    """Never has enough; but opponents are drawn on the CPU, so that nothing can be recorded."""
+
+    why = "self-play draws opponents and counts games on the CPU"
+
+    def __call__(self, metrics: Metrics) -> bool:
+        return False
+
+
 class SelfPlay(Algorithm):
     Config = SelfPlaySettings
     policy: ActorCritic
@@ -66,6 +75,7 @@ class SelfPlay(Algorithm):
         self.value_scale = ValueScale().to(self.device) if config.normalize_value else None
         self.entropy_coef: float | Tensor = config.entropy_coef
         self.surrogate = Surrogate(self._look, policy.distribution, config, self.value_scale, turns=True, ranks=ranks)
+        self.enough = stops_at(config.target_kl) or OnHost()
         self.pool = nn.ModuleList(copy.deepcopy(policy).requires_grad_(False) for _ in range(settings.pool))
         self.ratings = Ratings()
         self.who: list[int] = []
@@ -169,9 +179,9 @@ class SelfPlay(Algorithm):
         c, player = self.config, batch["player"]
         self.entropy_coef = entropy_at(c, progress)
         self._score(batch, player)
-        batch = batch.without("player", "seat").also(mask=batch["mask"] & (player == 0).to(batch["mask"].device))
         self.rows += int(self.ranks.sum(batch["mask"].sum()))
-        batch = with_rewards(batch.to(self.device), c, self.reward_scale, turns=True)
+        batch = batch.without("player", "seat").also(mask=batch["mask"] & (player == 0).to(batch["mask"].device))
+        batch = with_rewards(batch, c, self.reward_scale, turns=True)
         advantage, target = gae_of(batch, c.gamma, c.lam, turns=True)
         batch = with_estimates(batch, c, advantage, target, self.value_scale, progress, self.ranks)
         one_by_one = self.policy.state_size == 0 and not c.vtrace and c.priority == 0
@@ -213,13 +223,7 @@ class SelfPlay(Algorithm):
     def _look(self, batch: Batch) -> Output:
         return self.policy(batch["obs"], batch.get("state"), batch["first"])
 
-    def enough(self, metrics: Metrics) -> bool:
-        """Return whether the policy has moved far enough. Always asked, because opponents are drawn and games counted on the host,
-        so nothing of it can be recorded."""
-        far = stops_at(self.config.target_kl)
-        return far is not None and far(metrics)
-
-    def merit(self, score: float) -> float | None:
+    def merit(self, score: float, costs: Mapping[str, float]) -> float | None:
         """Return the rating: one player's gain is the other's loss, so returns say nothing."""
         return self.ratings.players[0].rating
 

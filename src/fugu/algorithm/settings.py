@@ -136,11 +136,13 @@ def narrowed(algorithm: str, section: str, value: Any, *, strict: bool) -> Any:
     kind: Any = sections(algorithm)[section]
     if type(value) is kind:
         return value
+    names = {each.name for each in dataclasses.fields(kind)}
+    if not strict and dataclasses.is_dataclass(value):
+        return kind(**{each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.name in names})
     if not isinstance(value, kind):
         raise ConfigError(f"{section} is a section; give a mapping of its settings, or {section}.SETTING; got {value!r:.60}")
-    names = {each.name for each in dataclasses.fields(kind)}
     for other in dataclasses.fields(value):
-        if strict and other.name not in names and getattr(value, other.name) != other.default:
+        if other.name not in names and getattr(value, other.name) != other.default:
             raise ConfigError(
                 means_nothing(algorithm, f"{section}.{other.name}") or f"{section}.{other.name} means nothing here"
             )

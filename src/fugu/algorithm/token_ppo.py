@@ -68,7 +68,6 @@ class TokenPPO(Algorithm):
 
     @torch.no_grad()
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
-        batch = batch.to(self.device)
         scored = ~batch["score"].isnan()
         counts = self.policy.counts(batch["action"]) & batch["mask"][..., None] & scored[:, None, None]
         parts = [batch.part(start, start + self._size(batch)) for start in range(0, batch.segments, self._size(batch))]

@@ -6,16 +6,18 @@ import ast
 import dataclasses
 import difflib
 import inspect
-import re
+import sys
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fugu.algorithm.contract import Algorithm, Metrics
 from fugu.algorithm.find import is_own
+from fugu.algorithm.settings import Settings
+from fugu.algorithm.setup import Setup
 from fugu.emulation.columns import TABLE as ENV_COLUMNS
 from fugu.emulation.columns import present
 from fugu.errors import ConfigError, FuguError, raised
@@ -24,8 +26,11 @@ from fugu.rollout.acting import Act, Seen, replica
 from fugu.rollout.batch import Batch
 from fugu.rollout.columns import BOOTSTRAPS, PER_SEGMENT
 from fugu.rollout.envs import Envs, blank, untouched
+from fugu.rollout.source import Source
 from fugu.spaces.views import TORCH_DTYPES
 
+BY_NAME = {"asdict", "astuple", "vars", "getattr", "fields"}
+"""functions that read attributes without naming them"""
 MEMBERS = ("build", "source", "act", "prepare", "loss", "enough", "finish", "merit", "restarted", "Config")
 """members of the contract"""
 NEEDED = ("act", "loss")
@@ -56,7 +61,7 @@ def _check_members(kind: type[Algorithm], name: str) -> None:
         near = _near(key, MEMBERS)
         if near and not _mentioned(kind, key):
             raise ConfigError(f"{name} has {key}, which nothing calls.{near} Names that begin with _ are yours")
-    for member in ("act", "loss", "prepare", "finish", "source"):
+    for member in ("act", "loss", "prepare", "finish", "source", "merit", "restarted"):
         given, wanted = (_positional(getattr(each, member)) for each in (kind, Algorithm))
         if given is not None and given != wanted:
             words = ", ".join(inspect.signature(getattr(Algorithm, member)).parameters)
@@ -85,20 +90,58 @@ def _check_settings(kind: type[Algorithm], name: str) -> None:
     for field in dataclasses.fields(config):
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ConfigError(f"{name}.Config.{field.name} needs a default, with which --algorithm {name} alone will do")
-        if not _mentioned(kind, field.name):
+        if "Config" in vars(kind) and not issubclass(config, Settings) and not _mentioned(kind, field.name):
             raise ConfigError(
                 f"{name}.Config.{field.name} is read by nothing in {kind.__name__}; use self.settings.{field.name}, or leave it out"
             )
 
 
 def _mentioned(kind: type, attribute: str) -> bool:
-    """Return whether the module of ``kind`` reads ``.attribute`` of something; True if its source cannot be found."""
-    with suppress(OSError, TypeError, SyntaxError):
-        source = inspect.getsource(inspect.getmodule(kind) or kind)
-        if re.search(r"\b(asdict|astuple|vars|getattr)\(", source):
+    """Return whether the modules of ``kind``, of its bases and of its settings read ``.attribute`` of something.
+
+    True where a source is not at hand, imports from beside it, or reads attributes by names that only a run knows.
+    """
+    classes = [each for each in kind.__mro__ if issubclass(each, Algorithm) and each is not Algorithm]
+    for each in (*classes, kind.Config):  # type: ignore[attr-defined]
+        try:
+            tree = ast.parse(inspect.getsource(sys.modules[each.__module__]))
+        except (OSError, TypeError, SyntaxError, KeyError):
             return True
-        return any(isinstance(node, ast.Attribute) and node.attr == attribute for node in ast.walk(ast.parse(source)))
-    return True
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr == attribute:
+                return True
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in BY_NAME:
+                return True
+            if isinstance(node, ast.ImportFrom | ast.Import) and _beside(node, each):
+                return True
+    return False
+
+
+def _beside(node: ast.ImportFrom | ast.Import, kind: type) -> bool:
+    """Return whether a module is imported that lies beside that of ``kind``, and so may read its settings."""
+    folder = Path(getattr(sys.modules[kind.__module__], "__file__", None) or "").parent
+    names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names]
+    return any((folder / f"{name.partition('.')[0]}{end}").exists() for name in names if name for end in (".py", ""))
+
+
+def built(kind: type[Algorithm], name: str, setup: Setup) -> Algorithm:
+    """Build the algorithm of a run. What a class of the user's own raises or returns instead is a ConfigError."""
+    if not is_own(name):
+        return kind.build(setup)
+    made = _called(name, "build", lambda: kind.build(setup), "the spaces of these environments")
+    if not isinstance(made, Algorithm):
+        raise ConfigError(f"{name}: build must return the algorithm, got {type(made).__name__}")
+    return made
+
+
+def source_of(algorithm: Algorithm, name: str, envs: Envs) -> Source:
+    """Ask the algorithm for its source. What one of the user's own raises or returns instead is a ConfigError."""
+    if not is_own(name):
+        return algorithm.source(envs)
+    made = _called(name, "source", lambda: algorithm.source(envs), "these environments")
+    if not isinstance(made, Source):
+        raise ConfigError(f"{name}: source must return a source (envs.on_policy(self), say), got {type(made).__name__}")
+    return made
 
 
 def try_algorithm(algorithm: Algorithm, name: str, envs: Envs) -> None:
@@ -114,11 +157,25 @@ def try_algorithm(algorithm: Algorithm, name: str, envs: Envs) -> None:
         for part in copied.modules():
             if "ranks" in vars(part):
                 setattr(part, "ranks", ALONE)  # noqa: B010 - others are not asked
+        _check_parts(copied, name)
         seen = blank(envs.vec, envs.device, worlds=2)
         done = _act(copied, name, envs, seen)
         _act(copied, name, envs, dataclasses.replace(seen, greedy=True, training=False))
         if type(algorithm).source is Algorithm.source:  # otherwise batches have columns that only the source knows
             _learn(copied, name, _batch(envs, seen, done))
+
+
+def _check_parts(algorithm: Algorithm, name: str) -> None:
+    """Refuse networks that would be neither learned nor saved, and call what is called rarely."""
+    for key, value in vars(algorithm).items():
+        several = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+        if not key.startswith("_") and any(isinstance(each, nn.Module) for each in several):
+            raise ConfigError(f"{name}: self.{key} holds networks that are not found there; use nn.ModuleList or nn.ModuleDict")
+    costs = dict.fromkeys(getattr(algorithm, "costs", ()), 0.0)
+    merit = _called(name, "merit", lambda: algorithm.merit(0.0, costs), "a mean return of 0")
+    if not (merit is None or isinstance(merit, int | float)):
+        raise ConfigError(f"{name}: merit must return a number or None, got {_described(merit)}")
+    _called(name, "restarted", algorithm.restarted, "environments that have been restarted")
 
 
 def _act(algorithm: Algorithm, name: str, envs: Envs, seen: Seen) -> Act:
@@ -158,6 +215,8 @@ def _batch(envs: Envs, seen: Seen, done: Act, horizon: int = 2) -> Batch:
     for form in present(envs.vec.spec):
         if form.name not in columns and form.when == "outcome":
             columns[form.name] = torch.zeros((rows, horizon, *form.shape), dtype=TORCH_DTYPES[form.dtype], device=envs.device)
+    if envs.vec.spec.num_agents > 1:
+        columns["acts_after"] = seen.first.clone()
     columns |= {key: repeated(column) for key, column in done.columns.items()}
     columns |= {kept: done.columns[key].clone() for key, kept in BOOTSTRAPS.items() if key in done.columns}
     carry = {key: torch.zeros_like(column) for key, column in (done.carry or {}).items()}
@@ -199,9 +258,9 @@ def _check_metrics(name: str, member: str, metrics: Any) -> Metrics:
     if not isinstance(metrics, dict):
         raise ConfigError(f"{name}: metrics of {member} must be a dict of scalars, got {type(metrics).__name__}")
     for key, value in metrics.items():
-        if not isinstance(value, Tensor) or value.numel() != 1 or value.requires_grad:
+        if not isinstance(value, Tensor) or value.dim() or value.requires_grad:
             raise ConfigError(
-                f"{name}: the metric {key!r} of {member} must be a tensor with one number and no gradient, got {_described(value)}; "
+                f"{name}: the metric {key!r} of {member} must be a scalar tensor without a gradient, got {_described(value)}; "
                 "use value.detach()"
             )
         if not key.startswith(("loss/", "env/")):

@@ -103,6 +103,9 @@ def _resume(text: str, argv: list[str], runs: Path) -> int:
     from fugu.run.run import Run
 
     run = Run(text, runs)
+    algorithm = take_value(argv, "--algorithm", "ppo")[1]
+    if algorithm is not None and from_anywhere(algorithm) != run.config.algorithm:
+        raise ConfigError("a run that goes on cannot change algorithm; start a new one for that")
     config = _parse(argv, run.config)
     changes = {
         f.name: getattr(config, f.name)

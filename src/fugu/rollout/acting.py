@@ -104,12 +104,15 @@ def replica(module: Net) -> Net:
 
 
 def generators(module: nn.Module) -> dict[str, torch.Generator]:
-    """Return all random generators that ``module`` and its parts have as attributes, by path."""
+    """Find all random generators that ``module`` and its parts have as attributes, also in lists and mappings, by path."""
     found: dict[str, torch.Generator] = {}
     for path, part in module.named_modules():
         for name, value in vars(part).items():
-            if isinstance(value, torch.Generator):
-                found[f"{path}.{name}" if path else name] = value
+            several = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+            place = f"{path}.{name}" if path else name
+            for key, each in ((place, value), *((f"{place}.{key}", inner) for key, inner in several)):
+                if isinstance(each, torch.Generator):
+                    found[key] = each
     return found
 
 

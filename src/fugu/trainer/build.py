@@ -15,7 +15,7 @@ from fugu import vector
 from fugu.algorithm.contract import Algorithm
 from fugu.algorithm.find import algorithm_class
 from fugu.algorithm.setup import Agents, Seeds, Setup
-from fugu.algorithm.trial import try_algorithm
+from fugu.algorithm.trial import built, source_of, try_algorithm
 from fugu.emulation.build import is_compiled
 from fugu.emulation.factory import tensor_env_class
 from fugu.errors import ConfigError, GpuError
@@ -70,7 +70,7 @@ def make_trainer(
             whole=whole,
         )
         try_algorithm(algorithm, config.algorithm, envs)
-        source = algorithm.source(envs)
+        source = source_of(algorithm, config.algorithm, envs)
         evaluator = None if config.eval.every is None else Evaluator(config, algorithm, lambda small: make_vec(small))
         return Trainer(config, source, algorithm, folder=folder, clock=clock, ranks=ranks, evaluate=evaluator)
     except BaseException:
@@ -98,7 +98,7 @@ def make_algorithm(
         weights_of=checkpoint.newest_policy,
         ready=ready,
     )
-    algorithm: Algorithm = algorithm_class(config.algorithm).build(setup)
+    algorithm = built(algorithm_class(config.algorithm), config.algorithm, setup)
     for part in algorithm.modules():
         if isinstance(part, RunningMoments):
             part.ranks = ranks

@@ -100,7 +100,7 @@ def load(path: Path | str) -> Checkpoint:
 def find(folder: Path | str, which: str | int = "latest") -> Path:
     """Return the checkpoint that is ``latest``, ``best`` or of one step. Only ``latest`` passes over damaged ones, with a warning."""
     folder = Path(folder)
-    if which == "best" and _checkpoints(folder / BEST):
+    if which == "best" and (evaluated := steps(folder / BEST)) and evaluated[-1] > (_best(folder) or -1):
         folder, which = folder / BEST, "latest"
     found = _checkpoints(folder)
     if which == "best":

@@ -44,7 +44,7 @@ class TrainConfig:
     steps: int = 1_000_000
     """Steps to train for, counted over all agents"""
     target: float | None = None
-    """Mean return over the last 100 episodes at which training stops; none: no target"""
+    """Mean return at which training stops: over the last 100 episodes, or over an evaluation with --eval.every; none: no target"""
     horizon: int = 32
     """Steps in a row of one agent that form a segment"""
     passes: int = 1
@@ -131,6 +131,9 @@ class TrainConfig:
             found["self_play"] = replace(self.part("self_play"), opponents=())
         return replace(self, **found)
 
+    def __reduce__(self) -> Any:
+        return _remade, ({each.name: getattr(self, each.name) for each in fields(self)},)
+
     @property
     def settings(self) -> Any:
         """Return the settings of the algorithm, as its ``Config``; None if it has none."""
@@ -162,6 +165,10 @@ class TrainConfig:
                 "try a larger --minibatch, or --ppo.normalize_advantage batch"
             )
         return segments // each
+
+
+def _remade(values: Mapping[str, Any]) -> TrainConfig:
+    return TrainConfig(**values)
 
 
 @cache

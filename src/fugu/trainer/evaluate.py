@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from fugu.errors import FuguError
 from fugu.rollout.acting import Acts
 from fugu.rollout.batch import seen_of
 from fugu.rollout.envs import untouched
+from fugu.rollout.source import Stopped
 from fugu.trainer.config import TrainConfig
 from fugu.vector.vecenv import VecEnv
 
@@ -112,6 +114,7 @@ def evaluate(
     greedy: bool,
     device: torch.device,
     max_steps: int = 100_000,
+    stop: Callable[[], bool] = bool,
 ) -> Evaluation:
     """Play ``episodes`` episodes, in equal shares per agent; which agents play one more is settled beforehand.
 
@@ -133,6 +136,8 @@ def evaluate(
     for _ in range(max_steps):
         if (played >= share).all():
             break
+        if stop():
+            raise Stopped
         seen = seen_of(rows, carry, device, training=False)
         seen.greedy, seen.generator = greedy, generator
         with torch.no_grad():
@@ -176,17 +181,18 @@ class Evaluator:
         self._config, self._algorithm, self._make = config, algorithm, make
         self._vec: VecEnv | None = None
 
-    def __call__(self) -> Evaluation:
+    def __call__(self, stop: Callable[[], bool] = bool) -> Evaluation:
         """Play the episodes that the config asks for: the same starts and the same luck each time."""
         c = self._config.eval
         if self._vec is None:
             vector = replace(
                 self._config.vector, num_envs=min(c.episodes, MOST), batch_size=None, num_workers=None, compile=None
             )
-            self._vec = self._make(replace(self._config, vector=vector, minibatch=None, device="cpu"))
+            self._vec = self._make(replace(self._config, vector=vector, minibatch=None, device="cpu", precision="auto"))
         algorithm, seed = self._algorithm, (self._config.seed + APART) % SEEDS
         with untouched(algorithm):
-            return evaluate(self._vec, algorithm.act, episodes=c.episodes, seed=seed, greedy=c.greedy, device=algorithm.device)
+            settings: Any = {"greedy": c.greedy, "device": algorithm.device, "stop": stop}
+            return evaluate(self._vec, algorithm.act, episodes=c.episodes, seed=seed, **settings)
 
     def close(self) -> None:
         if self._vec is not None:

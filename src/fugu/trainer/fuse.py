@@ -16,7 +16,7 @@ from fugu.vector.vecenv import VecEnv
 def fuse(algorithm: Algorithm, config: TrainConfig, vec: VecEnv | DeviceVec) -> Whole | None:
     """Let PPO of a small network learn in a few kernels. Returns a function that plays a whole horizon in one kernel, if there is
     one."""
-    if config.precision == "bf16":
+    if config.precision == "bf16" or algorithm.ranks.size > 1:  # kernels weigh rows of one rank
         return None
     from fugu.algorithm.parts.fused import Fused, FusedSurrogate
     from fugu.algorithm.ppo import PPO

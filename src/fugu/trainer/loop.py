@@ -43,6 +43,9 @@ MOST_EMPTY = 100
 MAX_FAILURES = 3
 """checkpoints in a row that may fail before training stops"""
 
+RETURNS, EVALUATIONS = "returns", "evaluations"
+"""what checkpoints are compared by: the returns of training, or evaluations"""
+
 Report = Callable[[dict[str, float]], None]
 
 
@@ -74,6 +77,8 @@ class Trainer:
         self._evaluate = evaluate
         self.evaluated: float | None = None
         """mean return of the last evaluation"""
+        self._evaluated_at = 0
+        """updates when that was"""
         self._started = 0
         """updates when the environments were last started anew"""
         self._cut_off = False
@@ -84,18 +89,25 @@ class Trainer:
         """updates in a row without a row to learn from"""
         self._failures = 0
         """checkpoints in a row that could not be written"""
-        rows = source.segments * source.horizon
+        rows = source.segments * source.horizon * ranks.size
         self._every = config.checkpoint.every or max(FEWEST, config.steps // rows // 10)
-        if source.static and algorithm.enough is None:
+        if source.static and algorithm.enough is None and ranks.size == 1:
             self.unattended = Unattended(self.engine)
             self.update = self.unattended.run
         elif source.static:
+            why = getattr(
+                algorithm.enough, "why", f"{config.algorithm} is asked after every minibatch whether it has learned enough"
+            )
             warnings.warn(
-                f"{config.algorithm} is asked after every minibatch whether it has learned enough (ppo.target_kl, say), so that "
-                "training on the GPU waits for the host each time, which is slower",
+                f"{why}, so that training on the GPU waits for the host each time, which is slower",
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+    @property
+    def _best_by(self) -> str:
+        """What says which checkpoint is the best."""
+        return RETURNS if self.config.eval.every is None else EVALUATIONS
 
     @property
     def steps(self) -> int:
@@ -127,7 +139,6 @@ class Trainer:
             learned, updates = self.engine.learned, self.updates
             try:
                 metrics = self.update(interrupt)
-                metrics |= self._evaluation(updates)
                 self._empty = 0 if self.engine.learned > learned else self._empty + self.updates - updates
                 if self._empty >= MOST_EMPTY:
                     raise FuguError(
@@ -148,7 +159,7 @@ class Trainer:
                 with suppress(Exception):  # the reason why training ended matters more
                     self._save_unfinished(before)
                 raise
-            report(metrics)
+            report(metrics | self._evaluation(interrupt))
             if not self.finished:
                 due = self._due(updates)
                 if due or self._long_ago():
@@ -196,39 +207,52 @@ class Trainer:
         score = self.score.value if self.config.eval.every is None else self.evaluated
         return self.config.target is not None and score is not None and score >= self.config.target
 
-    def _evaluation(self, before: int) -> dict[str, float]:
-        """Evaluate, if it is due after ``before`` updates and those since. Returns the metrics."""
+    def _evaluation(self, interrupt: Interrupt) -> dict[str, float]:
+        """Evaluate if it is due, which the config alone decides, and at the end. Returns the metrics."""
         every = self.config.eval.every
-        if every is None or self._evaluate is None or self.updates // every == before // every:
+        if every is None or self._evaluate is None or interrupt.asked:
             return {}
-        found = self._evaluate()
-        self.evaluated = found.mean
-        merit = self.algorithm.merit(found.mean)
-        if merit is not None and (self.best is None or merit > self.best):
+        if self.unattended is not None and not self.unattended.at_look:
+            return {}
+        if self.updates // every == self._evaluated_at // every and self.steps < self.config.steps:
+            return {}
+        try:
+            found = self._evaluate(lambda: bool(interrupt.asked))
+        except Stopped:
+            return {}
+        except FuguError as error:  # of its own environments; what was learned is as good as before
+            warnings.warn(f"not evaluated after {self.updates} updates: {error}", RuntimeWarning, stacklevel=2)
+            return {}
+        self.evaluated, self._evaluated_at = self.ranks.broadcast(found.mean), self.updates
+        merit = self.algorithm.merit(self.evaluated, found.mean_costs)
+        if merit is not None and (self.best is None or merit > self.best) and self._keep_best(merit):
             self.best = merit
-            self._keep_best()
         metrics = {"eval/return": found.mean, "eval/length": found.mean_length, "eval/episodes": float(found.episodes)}
         costs = found.mean_costs
         return metrics | {cost_metric("eval/cost", name, costs): cost for name, cost in costs.items()}
 
-    def _keep_best(self) -> None:
+    def _keep_best(self, merit: float) -> bool:
         """Keep the policy that an evaluation found to be the best, in a separate folder: environments are left alone, so that
-        evaluating changes nothing in what is learned."""
+        evaluating changes nothing in what is learned. Returns whether that worked."""
         if self.folder is None:
-            return
+            return True
         try:
-            state = {"steps": self.steps, "updates": self.updates, "best": self.best}
+            state = {"steps": self.steps, "updates": self.updates, "best": merit}
             checkpoint.save(self.folder / checkpoint.BEST, self.steps, saved_state(self.algorithm), state, keep=1, best=True)
         except checkpoint.CheckpointError as error:
             warnings.warn(
                 f"the best policy so far, of step {self.steps:,}, was not kept: {error}", RuntimeWarning, stacklevel=2
             )
+            return False
+        return True
 
     def close(self) -> None:
         """Close all environments."""
-        self.source.close()
-        if self._evaluate is not None:
-            self._evaluate.close()
+        try:
+            self.source.close()
+        finally:
+            if self._evaluate is not None:
+                self._evaluate.close()
 
     # --- saving and loading ---
 
@@ -236,6 +260,8 @@ class Trainer:
         """Write a checkpoint, which may be the ``best``. Environments that cannot be saved are restarted here as well as in the run
         that loads it, so that both go on alike; not if the run ends anyway."""
         if self.folder is None:
+            if self.ranks.size > 1 and envs and not ending:
+                self._restart_unsaved()  # as on the rank that writes
             return
         saved = self.source.snapshot() if envs else {}
         tensors = {
@@ -252,11 +278,13 @@ class Trainer:
             "episodes": self.episodes,
             "score": self.score.state(),
             "best": self.best,
+            "best_by": self._best_by,
             "evaluated": self.evaluated,
+            "evaluated_at": self._evaluated_at,
             "restart_seed": None if saved else self._restart_seed,
         }
         best = best and self.config.eval.every is None  # otherwise evaluations decide which one it is
-        merit = None if self.score.value is None else self.algorithm.merit(self.score.value)
+        merit = None if self.score.value is None else self.algorithm.merit(self.score.value, {})
         best = best and merit is not None and (self.best is None or merit > self.best)
         if best:
             state["best"] = merit
@@ -306,7 +334,9 @@ class Trainer:
         engine.learned = state.get("learned", engine.steps)  # earlier versions counted these alone
         if "score" in state:  # otherwise it is of an earlier version, and counts anew
             self.score.load(state["score"], saved.tensors["score"])
-        self.best, self.evaluated = state["best"], state.get("evaluated")
+        if state.get("best_by", RETURNS) == self._best_by:  # else they cannot be compared
+            self.best = state["best"]
+        self.evaluated, self._evaluated_at = state.get("evaluated"), state.get("evaluated_at", state["updates"])
         self.saved_step = self.steps
         envs = saved.tensors.get("envs") or {}
         if envs and self.source.can_snapshot and self.source.fits(envs):

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fugu.algorithm.contract import Algorithm
+from fugu.errors import ConfigError
 from fugu.rollout.acting import generators
 
 OWN = "algorithm"
@@ -18,6 +19,14 @@ _EXTRA = "_extra_state"
 def parts(algorithm: Algorithm) -> dict[str, nn.Module]:
     """Return the parts that are optimised and saved separately: modules that are attributes, and weights of the algorithm itself."""
     found = dict(algorithm.named_children())
+    owner: dict[int, str] = {}
+    for name, part in found.items():
+        for parameter in part.parameters():
+            if owner.setdefault(id(parameter), name) != name:
+                raise ConfigError(
+                    f"self.{owner[id(parameter)]} and self.{name} of the algorithm share weights, and each would move them; keep one "
+                    "of the two out of its attributes"
+                )
     own = dict(algorithm.named_parameters(recurse=False))
     return {**found, OWN: nn.ParameterDict(own)} if own else found
 
@@ -63,16 +72,20 @@ def load_for_playing(algorithm: Algorithm, saved: Mapping[str, Mapping[str, Tens
         fits = all(key in state and _shape(state[key]) == _shape(mine[key]) for key in mine)
         if has_weights or fits:
             part.load_state_dict(state)
+    own = dict(saved[OWN])
     for key, tensor in _own_tensors(algorithm).items():
-        if isinstance(tensor, nn.Parameter) or _shape(saved[OWN].get(key)) == _shape(tensor):
-            tensor.data.copy_(saved[OWN][key])
+        kept = own.pop(key, None)
+        if kept is not None and (isinstance(tensor, nn.Parameter) or kept.shape == tensor.shape):
+            tensor.data.copy_(kept)
+    if _has_extra(algorithm):
+        algorithm.set_extra_state({key: value for key, value in own.items() if key not in generators(algorithm)})
 
 
 def _own_tensors(algorithm: Algorithm) -> dict[str, Tensor]:
     """Return parameters and buffers of the algorithm itself."""
-    kept = algorithm.state_dict().keys()
-    own = {**dict(algorithm.named_parameters(recurse=False)), **dict(algorithm.named_buffers(recurse=False))}
-    return {name: tensor for name, tensor in own.items() if name in kept}
+    passing = algorithm._non_persistent_buffers_set
+    buffers = {name: tensor for name, tensor in algorithm.named_buffers(recurse=False) if name not in passing}
+    return {**dict(algorithm.named_parameters(recurse=False)), **buffers}
 
 
 def _has_extra(algorithm: Algorithm) -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fugu.algorithm.contract import Algorithm, Metrics
 from fugu.emulation.env import cost_metric
+from fugu.errors import ConfigError
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.acting import Actor
 from fugu.rollout.batch import Batch
@@ -96,7 +97,7 @@ class Update:
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
         """Return the batch, ready to be learned from."""
         with self.clock("advantage"), torch.no_grad():
-            return self.algorithm.prepare(batch, progress)
+            return self.algorithm.prepare(batch.to(self.algorithm.device), progress)
 
     def learn(self, batch: Batch, watch: Watch) -> Metrics:
         """Learn from the minibatches until ``watch`` says that it is enough. Returns batch-level metrics."""
@@ -129,6 +130,9 @@ class Tally:
         self._rows: list[Metrics] = []
 
     def add(self, metrics: Metrics) -> None:
+        if self._rows and metrics.keys() != self._rows[0].keys():
+            odd = sorted(metrics.keys() ^ self._rows[0].keys())
+            raise ConfigError(f"the metrics {odd} are there in some minibatches only; give all of them every time")
         self._rows.append(metrics)
 
     def read(self) -> dict[str, float]:
@@ -137,7 +141,7 @@ class Tally:
         names = list(rows[0])
         if not names:
             return {}
-        table = torch.stack([metrics[name] for metrics in rows for name in names]).view(len(rows), len(names))
+        table = torch.stack([torch.as_tensor(metrics[name]) for metrics in rows for name in names]).view(len(rows), len(names))
         return dict(zip(names, table.mean(0).tolist(), strict=True))
 
 

@@ -116,7 +116,7 @@ def with_estimates(
         added["advantage"] = normalized(advantage, row_weight(batch["mask"], ranks), ranks)
     if config.priority > 0:
         correction = config.priority_correction + (1 - config.priority_correction) * progress
-        found = priorities(added["advantage"], batch["mask"], config.priority, correction, ranks)
+        found = priorities(added["advantage"], batch["mask"], config.priority, correction)
         once["priority"], once["importance"] = found
     return batch.also(**added).also_once(**once)
 
@@ -167,9 +167,7 @@ def without_open_turns(batch: Batch) -> Batch:
     return batch.without("acts_after").also(mask=mask, truncated=truncated)
 
 
-def priorities(
-    advantage: Tensor, mask: Tensor, power: float, correction: float | Tensor, ranks: Ranks = ALONE
-) -> tuple[Tensor, Tensor]:
+def priorities(advantage: Tensor, mask: Tensor, power: float, correction: float | Tensor) -> tuple[Tensor, Tensor]:
     """Return the probability of drawing each segment, and the importance of one that was drawn (Schaul et al. 2016,
     arXiv:1511.05952).
 
@@ -179,10 +177,9 @@ def priorities(
     rows = mask.sum(1)
     size = (advantage.abs() * mask).sum(1) / rows.clamp(min=1)
     raw = torch.where(rows > 0, (size + 1e-6) ** power, 0.0)
-    total = ranks.sum(raw.sum())
-    segments = ranks.size * len(raw)
-    probability = torch.where(total > 0, raw / total.clamp(min=1e-30), 1.0 / segments)
-    importance = torch.where(probability > 0, (segments * probability).clamp(min=1e-12) ** -correction, 0.0)
+    total = raw.sum()  # of this rank, which draws from its own segments
+    probability = torch.where(total > 0, raw / total.clamp(min=1e-30), 1.0 / len(raw))
+    importance = torch.where(probability > 0, (len(raw) * probability).clamp(min=1e-12) ** -correction, 0.0)
     return probability, importance
 
 
@@ -281,6 +278,9 @@ def stops_at(target_kl: float | None) -> Callable[[dict[str, Tensor]], bool] | N
 
 class FarEnough:
     """Says that a batch has been used enough, because the policy has moved by more than ``target_kl``."""
+
+    why = "ppo.target_kl is looked at after every minibatch"
+    """why a minibatch cannot do without the host"""
 
     def __init__(self, target_kl: float) -> None:
         self.target_kl = target_kl
