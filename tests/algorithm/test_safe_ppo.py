@@ -246,12 +246,14 @@ def test_impossible_settings_are_named(settings, problem):
 @pytest.mark.parametrize("how", ["pid", "sgd", "adam"])
 def test_a_policy_that_breaks_its_limit_is_not_the_best(how):
     safe = algorithm(multiplier=how, smoothing=0.5)
-    assert safe.merit(7.0) == 7.0
+    assert safe.merit(7.0, {}) == 7.0
     safe.multiplier.update(torch.tensor([1.5]), torch.tensor(3))  # limit 1: missed by half, a quarter when smoothed
-    assert safe.merit(7.0) is None
+    assert safe.merit(7.0, {}) is None
     for _ in range(2):
         safe.multiplier.update(torch.tensor([1.0]), torch.tensor(3))
-    assert safe.merit(7.0) == 7.0
+    assert safe.merit(7.0, {}) == 7.0
+    (cost,) = safe.costs  # in an evaluation its own costs count, whatever those of training were
+    assert safe.merit(7.0, {cost: 1.05}) == 7.0 and safe.merit(7.0, {cost: 1.2}) is None
 
 
 def test_one_limit_may_stand_for_all_costs():

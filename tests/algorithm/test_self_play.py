@@ -253,9 +253,9 @@ def test_a_pool_without_room_is_refused():
 
 
 def test_the_best_has_the_highest_rating_whatever_its_return(trainer):
-    before = trainer.algorithm.merit(0.0)
+    before = trainer.algorithm.merit(0.0, {})
     trainer.algorithm.ratings.record(trainer.algorithm.who[0], [1.0] * 20)
-    assert trainer.algorithm.merit(-1.0) > before
+    assert trainer.algorithm.merit(-1.0, {}) > before
 
 
 def test_a_way_to_choose_that_there_is_not_is_refused():

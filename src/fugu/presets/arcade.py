@@ -30,7 +30,7 @@ SELF_PLAY: Mapping[str, Callable[[], TrainConfig]] = {
     "connect4": lambda: _arcade(
         "connect4",
         algorithm="self_play",
-        steps=5_000_000,
+        steps=8_500_000,
         horizon=16,
         epochs=4,
         vector=VectorConfig(num_envs=1024),

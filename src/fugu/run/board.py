@@ -99,7 +99,7 @@ def board(header: Header, progress: Progress, width: int, height: int, glyphs: G
     limit = _limit(metrics, header, inner)
     time_split = _time_split(metrics, min(inner, 36 if inner >= 66 else inner), glyphs)
     losses = _named(metrics, "loss/", 28)
-    logged = _named(metrics, "env/", 36)
+    logged = _named(metrics, "eval/", 36) + _named(metrics, "env/", 36)
     columns = [part for part in (time_split, losses) if part]
     if inner >= 66:
         middle = beside(columns, inner)
@@ -163,6 +163,7 @@ def plain(header: Header, progress: Progress) -> str:
     for name in (
         "episode/return",
         "episode/length",
+        "eval/return",
         *(name for cost in _costs(metrics) for name in (f"episode/cost{cost}", f"safe/lambda{cost}")),
         *sorted(n for n in metrics if n.startswith("env/"))[:4],
         "loss/kl",

@@ -48,6 +48,8 @@ class Dashboard:
         self._latest: Mapping[str, float] = {}
         self._ended: Mapping[str, float] = {}
         """the latest metrics with an episode in them"""
+        self._evaluated: Mapping[str, float] = {}
+        """those of the latest evaluation"""
         self._next = -math.inf
         self._closed = False
         self._screen = _screen(log, sys.stdout if file is None else file)
@@ -62,6 +64,8 @@ class Dashboard:
         if returned == returned:  # not nan, as when no episode has ended
             self._ended = metrics
             self.progress.remember(returned)
+        if "eval/return" in metrics:
+            self._evaluated = {name: value for name, value in metrics.items() if name.startswith("eval/")}
         shares = self._shares
         for name in SHARES:
             shares[name] += metrics.get(name, 0.0)
@@ -106,9 +110,9 @@ class Dashboard:
     def _measure(self, now: float) -> None:
         """Take the latest of every metric, the speed over the last seconds, and the time split since the last drawing."""
         metrics = self.progress.metrics
-        for source in (self._ended, self._latest):
+        for source in (self._ended, self._evaluated, self._latest):
             metrics.update({name: float(value) for name, value in source.items() if value == value})
-        self._latest, self._ended = {}, {}
+        self._latest, self._ended, self._evaluated = {}, {}, {}
         speed = self._speed
         speed.append((now, metrics.get("steps", 0)))
         while len(speed) > 2 and speed[0][0] < now - WINDOW:
