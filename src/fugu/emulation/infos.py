@@ -19,7 +19,7 @@ from fugu.errors import SpaceError
 
 
 class Said:
-    """What the infos of ``env``, an environment named ``name``, say of its steps; false if that is nothing."""
+    """Return what the infos of ``env``, an environment named ``name``, hold of its steps; false if that is nothing."""
 
     def __init__(self, env: Any, name: str) -> None:
         self.costs = cost_names(env)

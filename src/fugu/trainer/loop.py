@@ -106,7 +106,7 @@ class Trainer:
 
     @property
     def _best_by(self) -> str:
-        """What says which checkpoint is the best."""
+        """Return what checkpoints are compared by."""
         return RETURNS if self.config.eval.every is None else EVALUATIONS
 
     @property
