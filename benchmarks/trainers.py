@@ -186,7 +186,7 @@ def sb3_solve(seed: int) -> None:
 
 def board(kind: str, seconds: float) -> None:
     """``fugu train cartpole`` for a while with this board on the standard output; what it took goes to the standard error."""
-    import fugu.run.train as run
+    import fugu.run.live as run
     from fugu.run.dashboard import Dashboard
 
     spent = {"board": 0.0}

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 import fugu
-import fugu.run.train
+import fugu.run.live
 from fugu.run.board import board
 from fugu.run.curves import plot
 from fugu.run.dashboard import Dashboard
@@ -36,9 +36,9 @@ class Photographer(Dashboard):
 
 
 def dashboard() -> None:
-    fugu.run.train.Dashboard = Photographer  # type: ignore[misc]
+    fugu.run.live.Dashboard = Photographer  # type: ignore[misc]
     fugu.train("breakout", steps=4_000_000)
-    fugu.run.train.Dashboard = Dashboard  # type: ignore[misc]
+    fugu.run.live.Dashboard = Dashboard  # type: ignore[misc]
     assert Photographer.lines is not None
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=WIDTH, file=nowhere, force_terminal=True, highlight=False)

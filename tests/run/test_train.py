@@ -15,9 +15,9 @@ from fugu.algorithm.find import algorithm_class, names
 from fugu.algorithm.settings import KNOWN
 from fugu.cli.main import main
 from fugu.errors import ConfigError, FuguError
+from fugu.run.ending import Interrupted
 from fugu.run.overview import overviews
 from fugu.run.store import RunError
-from fugu.run.train import Interrupted
 from fugu.trainer.checkpoint import CheckpointError
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.config_parts import LogConfig

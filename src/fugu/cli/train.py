@@ -23,8 +23,8 @@ from fugu.trainer.config import TrainConfig, member, refuse_unread
 from fugu.vector.config import VectorConfig
 
 if TYPE_CHECKING:
+    from fugu.run.ending import Interrupted
     from fugu.run.run import Run
-    from fugu.run.train import Interrupted
 
 USAGE = """usage: fugu train ENV [options]
        fugu train --resume RUN [options]
@@ -75,7 +75,8 @@ def main(argv: list[str]) -> int:
     timeout = VectorConfig.start_timeout if seconds is None else literal(seconds)
     start = preset(name or "cartpole", env_kwargs, device or "cpu", algorithm, start_timeout=timeout)
     config = _parse(argv, dataclasses.replace(start, env_kwargs={**start.env_kwargs, **env_kwargs}))
-    from fugu.run.train import Interrupted, train
+    from fugu.run.ending import Interrupted
+    from fugu.run.train import train
 
     try:
         return _next_commands(train(config.env, config=config, runs=runs))
@@ -112,7 +113,7 @@ def _resume(text: str, argv: list[str], runs: Path) -> int:
         for f in dataclasses.fields(config)
         if getattr(config, f.name) != getattr(run.config, f.name)
     }
-    from fugu.run.train import Interrupted
+    from fugu.run.ending import Interrupted
 
     try:
         return _next_commands(run.resume(**changes))

@@ -1,46 +1,29 @@
-"""Training from start to end: make a run's folder, let the loop run, write its reports, and end well whatever happens."""
+"""Training from what was asked for to a run: settle its config, make its objects and its folder, and let it train."""
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 import os
 import shlex
-import signal
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from fugu.algorithm.find import is_own
 from fugu.config import fitting, fixed_paths, override, to_toml
 from fugu.emulation.place import from_anywhere, title
-from fugu.errors import ConfigError, FuguError, places, raised
+from fugu.errors import ConfigError
 from fugu.gpu import failure
 from fugu.presets import preset
 from fugu.run import store
-from fugu.run.dashboard import Dashboard, Header
+from fugu.run.live import attend
 from fugu.run.run import Run
-from fugu.run.sinks import Sinks, open_sinks
-from fugu.run.system import System
-from fugu.run.timer import Timer, shares
+from fugu.run.timer import Timer
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import TrainConfig, refuse_unread, with_algorithm
-from fugu.trainer.diverged import Diverged
-from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.loop import Trainer
-from fugu.trainer.precision import would_gain
 from fugu.vector.config import VectorConfig
-
-
-class Interrupted(FuguError):
-    """A signal ended the training; everything was saved."""
-
-    def __init__(self, number: int, run: Run, steps: int) -> None:
-        self.signal, self.run = number, run
-        name = signal.Signals(number).name
-        super().__init__(f"{name}: saved at step {steps:,}; go on with: fugu train --resume {shlex.quote(str(run.path))}")
 
 
 def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str | Path = "runs", **settings: Any) -> Run:
@@ -84,7 +67,7 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
         trainer.folder = folder.checkpoints
         stack.callback(folder.discard_if_empty)
         trainer.start()
-        return _run(Run(folder), trainer, timer)
+        return attend(Run(folder), trainer, timer)
 
 
 def _start_timeout(settings: Mapping[str, Any]) -> float:
@@ -115,7 +98,7 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
             run.config = config
         if run.folder.diverged.exists():
             run.folder.diverged.replace(run.folder.diverged.with_stem("diverged-earlier"))
-        return _run(run, trainer, timer)
+        return attend(run, trainer, timer)
 
 
 def _refuse_other_run(before: TrainConfig, after: TrainConfig) -> None:
@@ -142,89 +125,3 @@ def _write(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
-
-
-class Report:
-    """Adds the machine's metrics to those of an update, and passes them on."""
-
-    def __init__(self, run: Run, trainer: Trainer, timer: Timer, outputs: Sinks, board: Dashboard) -> None:
-        self.trainer, self.timer, self.outputs, self.board = trainer, timer, outputs, board
-        device = trainer.source.device
-        self.system = System(device.index or 0 if device.type == "cuda" else None)
-        earlier = run.folder.read_timing()
-        self.wall = earlier[-1]["time/wall"] if earlier else 0.0
-        self.steps = trainer.steps
-        timer.take()
-
-    def __call__(self, metrics: dict[str, float]) -> None:
-        spent = self.timer.take()
-        seconds = max(sum(spent.values()), 1e-9)
-        self.wall += seconds
-        metrics["time/wall"] = self.wall
-        metrics["time/steps_per_second"] = (self.trainer.steps - self.steps) / seconds
-        metrics.update(shares(spent))
-        metrics.update(self.system.sample())
-        self.steps = self.trainer.steps
-        self.outputs.write(self.trainer.steps, metrics)
-        self.board.update(metrics)
-
-
-@contextmanager
-def _noting_failure(run: Run) -> Iterator[None]:
-    """Keep for ``fugu runs`` how the training ends: the error that ended it, or a marker that stays if the process is killed or
-    left by ``os._exit``."""
-    folder, owner = run.folder, os.getpid()
-    folder.failed.unlink(missing_ok=True)
-    with suppress(OSError):  # a disk that is full
-        folder.running.write_text(f"{owner}\n")
-    try:
-        yield
-    except Interrupted:
-        raise
-    except Exception as error:
-        with suppress(OSError):  # the error itself is already reported
-            folder.failed.write_text(f"{type(error).__name__}: {error}\n")
-        raise
-    finally:
-        if os.getpid() == owner:  # and no fork of it
-            with suppress(OSError):
-                folder.running.unlink(missing_ok=True)
-
-
-def _run(run: Run, trainer: Trainer, timer: Timer) -> Run:
-    with ExitStack() as stack:
-        outputs = open_sinks(run.folder, run.config.log, dataclasses.asdict(run.config), trainer.updates, trainer.steps)
-        stack.callback(outputs.close)
-        header = Header(
-            run=str(run.path),
-            env=title(run.config.env, run.config.env_kwargs),
-            total_steps=run.config.steps,
-            from_step=trainer.steps,
-            device=str(trainer.source.device),
-            native=trainer.source.can_snapshot,
-            half=would_gain(run.config.precision, trainer.algorithm.policy),
-        )
-        stack.enter_context(_noting_failure(run))
-        board = stack.enter_context(Dashboard(header, run.config.log))
-        report = Report(run, trainer, timer, outputs, board)
-        interrupt = stack.enter_context(Interrupt())
-        try:
-            trainer.run(report, interrupt)
-        except Diverged as error:
-            error.save(run.folder.diverged)
-            good = checkpoint.find(run.folder.checkpoints, "latest") if trainer.saved_step is not None else None
-            raise FuguError(
-                f"{error}\n  the minibatch is in {run.folder.diverged}"
-                + (f"\n  the last good checkpoint is {good}" if good else "\n  there was no checkpoint yet")
-            ) from error
-        except Exception as error:  # a network of the user's own may raise anything
-            own = [name for name in (run.config.algorithm, run.config.policy.net) if is_own(name)]
-            ours = isinstance(error, FuguError) or not own or not places(error)
-            if ours or run.config.device != "cpu":  # what a GPU has to say is explained elsewhere
-                raise
-            step, path = trainer.saved_step, shlex.quote(str(run.path))
-            saved = f"\n  saved at step {step:,}; go on with: fugu train --resume {path}" if step else ""
-            raise FuguError(f"{own[0]} raised {raised(error)}{saved}") from error
-        if interrupt.asked:
-            raise Interrupted(interrupt.asked, run, trainer.steps)
-    return run

@@ -1,0 +1,67 @@
+"""A training run while it is live: the loop with its sinks, its board and its report on the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import ExitStack
+
+from fugu.emulation.place import title
+from fugu.run.dashboard import Dashboard, Header
+from fugu.run.ending import Interrupted, explained, noting_failure
+from fugu.run.run import Run
+from fugu.run.sinks import Sinks, open_sinks
+from fugu.run.system import System
+from fugu.run.timer import Timer, shares
+from fugu.trainer.interrupt import Interrupt
+from fugu.trainer.loop import Trainer
+from fugu.trainer.precision import would_gain
+
+
+def attend(run: Run, trainer: Trainer, timer: Timer) -> Run:
+    """Let ``trainer`` train, and report on it until it ends."""
+    with ExitStack() as stack:
+        outputs = open_sinks(run.folder, run.config.log, dataclasses.asdict(run.config), trainer.updates, trainer.steps)
+        stack.callback(outputs.close)
+        header = Header(
+            run=str(run.path),
+            env=title(run.config.env, run.config.env_kwargs),
+            total_steps=run.config.steps,
+            from_step=trainer.steps,
+            device=str(trainer.source.device),
+            native=trainer.source.can_snapshot,
+            half=would_gain(run.config.precision, trainer.algorithm.policy),
+        )
+        stack.enter_context(noting_failure(run))
+        board = stack.enter_context(Dashboard(header, run.config.log))
+        report = Report(run, trainer, timer, outputs, board)
+        interrupt = stack.enter_context(Interrupt())
+        stack.enter_context(explained(run, trainer))
+        trainer.run(report, interrupt)
+        if interrupt.asked:
+            raise Interrupted(interrupt.asked, run, trainer.steps)
+    return run
+
+
+class Report:
+    """Adds the machine's metrics to those of an update, and passes them on."""
+
+    def __init__(self, run: Run, trainer: Trainer, timer: Timer, outputs: Sinks, board: Dashboard) -> None:
+        self.trainer, self.timer, self.outputs, self.board = trainer, timer, outputs, board
+        device = trainer.source.device
+        self.system = System(device.index or 0 if device.type == "cuda" else None)
+        earlier = run.folder.read_timing()
+        self.wall = earlier[-1]["time/wall"] if earlier else 0.0
+        self.steps = trainer.steps
+        timer.take()
+
+    def __call__(self, metrics: dict[str, float]) -> None:
+        spent = self.timer.take()
+        seconds = max(sum(spent.values()), 1e-9)
+        self.wall += seconds
+        metrics["time/wall"] = self.wall
+        metrics["time/steps_per_second"] = (self.trainer.steps - self.steps) / seconds
+        metrics.update(shares(spent))
+        metrics.update(self.system.sample())
+        self.steps = self.trainer.steps
+        self.outputs.write(self.trainer.steps, metrics)
+        self.board.update(metrics)
