@@ -121,6 +121,33 @@ def test_a_signal_saves_and_names_the_way_on(number, code, tmp_path):
     assert code == 0, said
 
 
+LOOP = """
+import fugu
+for seed in range(3):
+    print(seed, flush=True)
+    try:
+        fugu.train("cartpole", steps=10**9, seed=seed, num_envs=8, horizon=8, minibatch=64, threads=1, **{"log.board": "off"})
+    except Exception:
+        continue
+"""
+
+
+def test_ctrl_c_ends_a_loop_that_goes_on_after_errors(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOOP], cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        wait_for(lambda: any(file.stat().st_size for file in tmp_path.glob("runs/*/metrics.jsonl")))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    run = only_run(tmp_path)
+    assert out == "0\n" and process.returncode == 130, err
+    assert err.startswith("Interrupted: SIGINT: saved at step ") and err.endswith(f"fugu train --resume runs/{run.name}\n"), err
+    assert len(err.splitlines()) == 1 and list(run.glob("checkpoints/step_*/MANIFEST.json"))
+
+
 @pytest.mark.slow
 def test_a_signal_while_an_environment_is_slow_saves_within_seconds_and_leaves_no_process(tmp_path):
     (tmp_path / "slow.py").write_text(SLOW_ENV.replace("STEP", "3.0").replace("REWARD", "0.0"))

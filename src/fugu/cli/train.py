@@ -114,11 +114,16 @@ def _resume(text: str, argv: list[str], runs: Path) -> int:
         if getattr(config, f.name) != getattr(run.config, f.name)
     }
     from fugu.run.ending import Interrupted
+    from fugu.run.train import go_on
 
     try:
-        return _next_commands(run.resume(**changes))
+        done = go_on(run, changes)
     except Interrupted as end:
         return _interrupted(end)
+    if done is not None:
+        console().print(Text(done.replace("fugu train", f"{_program()} train")), soft_wrap=True)
+        return 0
+    return _next_commands(run)
 
 
 def _parse(argv: list[str], start: TrainConfig) -> TrainConfig:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any
 
 from fugu.algorithm.find import is_own
 from fugu.errors import FuguError, places, raised
@@ -16,13 +20,48 @@ from fugu.trainer.diverged import Diverged
 from fugu.trainer.loop import Trainer
 
 
-class Interrupted(FuguError):
-    """A signal ended the training; everything was saved."""
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the training (Ctrl-C, SIGTERM, SIGHUP); everything was saved.
+
+    No ``Exception``: a loop over trainings that goes on after errors ends at Ctrl-C like any other loop. A program that does not
+    catch it ends with its text instead of a traceback, and with the exit code of the signal (130 for Ctrl-C).
+    """
 
     def __init__(self, number: int, run: Run, steps: int) -> None:
-        self.signal, self.run = number, run
+        self.signal, self.run, self.steps = number, run, steps
         name = signal.Signals(number).name
-        super().__init__(f"{name}: saved at step {steps:,}; go on with: fugu train --resume {shlex.quote(str(run.path))}")
+        super().__init__(f"{name}: saved at step {steps:,}; {to_go_on(run)}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.signal, self.run, self.steps)
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that a notebook shows."""
+        return [f"Interrupted: {self}"]
+
+
+def interrupted(number: int, run: Run, steps: int) -> Interrupted:
+    """Return the error to raise, after seeing to it that the program ends in a few words if nobody catches it."""
+    before = sys.excepthook
+
+    def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not isinstance(error, Interrupted):
+            return before(kind, error, trace)
+        print(f"Interrupted: {error}", file=sys.stderr)
+        if not hasattr(sys, "ps1") and not sys.flags.inspect:  # a prompt stays
+            error.__context__ = None
+            traceback.clear_frames(trace)  # or what they hold is still there when the interpreter ends
+            raise SystemExit(128 + error.signal)
+
+    if not hasattr(before, "_of_interrupted"):
+        end._of_interrupted = True  # type: ignore[attr-defined]
+        sys.excepthook = end
+    return Interrupted(number, run, steps)
+
+
+def to_go_on(run: Run) -> str:
+    """Return what to type to go on with a run."""
+    return f"go on with: fugu train --resume {shlex.quote(str(run.path))}"
 
 
 @contextmanager
@@ -35,8 +74,6 @@ def noting_failure(run: Run) -> Iterator[None]:
         folder.running.write_text(f"{owner}\n")
     try:
         yield
-    except Interrupted:
-        raise
     except Exception as error:
         with suppress(OSError):  # the error itself is already reported
             folder.failed.write_text(f"{type(error).__name__}: {error}\n")

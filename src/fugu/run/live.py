@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from fugu.emulation.place import title
 from fugu.run.dashboard import Dashboard, Header
-from fugu.run.ending import Interrupted, explained, noting_failure
+from fugu.run.ending import explained, interrupted, noting_failure
 from fugu.run.run import Run
 from fugu.run.sinks import Sinks, open_sinks
 from fugu.run.system import System
@@ -38,7 +38,7 @@ def attend(run: Run, trainer: Trainer, timer: Timer) -> Run:
         stack.enter_context(explained(run, trainer))
         trainer.run(report, interrupt)
         if interrupt.asked:
-            raise Interrupted(interrupt.asked, run, trainer.steps)
+            raise interrupted(interrupt.asked, run, trainer.steps)
     return run
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import shlex
+import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -79,9 +80,17 @@ def _start_timeout(settings: Mapping[str, Any]) -> float:
 
 
 def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
-    """Train on from the newest good checkpoint, exactly as the run would have gone on."""
-    refuse_unread(run.config, changes or {})
-    config = run.with_config(changes or {})
+    """Train on from the newest good checkpoint, exactly as the run would have gone on. A run that is done is left as it is, with a
+    warning."""
+    if done := go_on(run, changes or {}):
+        warnings.warn(done, RuntimeWarning, stacklevel=3)
+    return run
+
+
+def go_on(run: Run, changes: Mapping[str, Any]) -> str | None:
+    """Train on. Returns why there was nothing to do, or None."""
+    refuse_unread(run.config, changes)
+    config = run.with_config(changes)
     _refuse_other_run(run.config, config)
     with ExitStack() as stack:
         stack.enter_context(failure.explained())
@@ -92,13 +101,14 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
         stack.callback(trainer.close)
         trainer.load(path)
         if trainer.finished:
-            raise ConfigError(_done(run, trainer))
+            return _done(run, trainer)
         if config != run.config:
             _write(run.folder.config, to_toml(config))
             run.config = config
         if run.folder.diverged.exists():
             run.folder.diverged.replace(run.folder.diverged.with_stem("diverged-earlier"))
-        return attend(run, trainer, timer)
+        attend(run, trainer, timer)
+    return None
 
 
 def _refuse_other_run(before: TrainConfig, after: TrainConfig) -> None:
