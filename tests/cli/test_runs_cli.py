@@ -29,11 +29,11 @@ def test_runs_are_listed_newest_first_with_what_they_came_to(runs: Path, capsys:
     rows = listed(capsys, runs)
     assert [row["name"] for row in rows] == [folder.name for folder in reversed(store.runs(runs))]
     metrics = fugu.Run("latest", runs).metrics()
-    returns = [line["episode/return"] for line in metrics if "episode/return" in line]
+    scores = [line["score"] for line in metrics if "score" in line]
     newest = rows[0]
     assert newest["env"] == "cartpole" and newest["state"] == "done" and newest["problem"] is None
     assert newest["steps"] == metrics[-1]["steps"] and newest["steps_asked"] == 20_000
-    assert newest["last_return"] == returns[-1] and newest["best_return"] == max(returns)
+    assert newest["score"] == scores[-1] and newest["best_score"] == max(scores) and newest["measure"] == "score"
     assert newest["steps_per_second"] > 0 and 0 <= newest["age"] < 600
     assert main(["runs", "--runs", str(runs)]) == 0
     lines = capsys.readouterr().out.splitlines()

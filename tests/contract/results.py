@@ -113,6 +113,7 @@ def digest(rows: list[dict[str, float]], name: str) -> str:
     told = [dict(row) for row in rows]
     for row in told:
         learned = row.pop("learned", row["steps"])
+        row.pop("score", None)
         if name == "self_play":
             row["steps"] = int(learned)
     return hashlib.sha256("\n".join(json.dumps(row) for row in told).encode()).hexdigest()[:16]

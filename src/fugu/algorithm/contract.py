@@ -82,8 +82,9 @@ class Algorithm(nn.Module):
         return {}
 
     def merit(self, score: float, costs: Mapping[str, float]) -> float | None:
-        """Return the number that checkpoints are compared by; None: this one cannot be the best. ``score`` is the mean return and
-        ``costs`` are the mean costs of the episodes of an evaluation; empty for the returns of training."""
+        """Return the number that checkpoints are compared by and a target is reached by; None: this one cannot be the best.
+        ``score`` is the mean return and ``costs`` are the mean costs of the episodes of an evaluation; empty for the returns of
+        training."""
         return score
 
     def restarted(self) -> None:

@@ -12,18 +12,20 @@ from rich.table import Table
 from rich.text import Text
 
 from fugu.cli.options import console, parse
+from fugu.run.measure import MEASURES
 
 if TYPE_CHECKING:
     from fugu.run.overview import Overview
 
 STYLES = {"running": "cyan", "done": "green", "interrupted": "yellow", "failed": "red", "diverged": "red", "damaged": "red"}
-LEFT_OUT = ("best", "steps/s", "of", "env", "age", "steps", "last return")
+LEFT_OUT = ("best", "steps/s", "of", "env", "age", "steps", "score")
 """columns that a narrow terminal leaves out, in this order"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """List the runs, newest first: how far they got, their returns, their speed and how they ended."""
+    """List the runs, newest first: how far they got, their scores (mean return of the last 100 episodes, or what is named beside the
+    number), their speed and how they ended."""
 
     runs: str = "runs"
     """Folder of the runs"""
@@ -56,12 +58,17 @@ def _row(one: Overview) -> dict[str, Text]:
         "env": Text(one.env or "?"),
         "steps": Text(_count(one.steps)),
         "of": Text(_count(one.steps_asked)),
-        "last return": Text(_number(one.last_return)),
-        "best": Text(_number(one.best_return)),
+        "score": Text(_number(one.score) + _measure(one)),
+        "best": Text(_number(one.best_score)),
         "steps/s": Text(_count(one.steps_per_second)),
         "state": Text(one.state, style=STYLES[one.state]),
         "age": Text(_span(one.age)),
     }
+
+
+def _measure(one: Overview) -> str:
+    """Return the name of what a run is judged by, if that is not its score."""
+    return "" if one.measure in (None, "score") else f" {MEASURES[one.measure][0]}"
 
 
 def _print_table(out: Console, rows: list[dict[str, Text]]) -> None:

@@ -19,6 +19,7 @@ from fugu.algorithm.settings import KNOWN
 from fugu.cli.options import console, full_names, literal, read, take_env_kwargs, take_value, take_word
 from fugu.emulation.place import from_anywhere
 from fugu.errors import ConfigError, FuguError
+from fugu.run.measure import MEASURES, costs, measure, values
 from fugu.trainer.config import TrainConfig, member, refuse_unread
 from fugu.vector.config import VectorConfig
 
@@ -150,14 +151,13 @@ def _interrupted(end: Interrupted) -> int:
 def _next_commands(run: Run) -> int:
     """Show what can be done with a run that has ended."""
     metrics = run.metrics()
-    last = next((row["episode/return"] for row in reversed(metrics) if "episode/return" in row), None)
     out = console()
-    out.print(Text(f"\ndone: {run.path}" + (f", mean return {last:.1f}" if last is not None else "") + ". Next:"))
+    out.print(Text(f"\ndone: {run.path}, {_result(run, metrics)}. Next:"), soft_wrap=True)
     program, path = _program(), shlex.quote(str(run.path))
     more = 2 * max(run.config.steps, metrics[-1]["steps"] if metrics else 0)
     no_target = "" if run.config.target is None else " --target None"
     commands = (
-        (f"{program} eval {path}", "how good is it, over 100 episodes"),
+        (f"{program} eval {path}", "mean return over 100 new episodes, sampled actions"),
         _to_watch(program, path, run),
         (f"{program} plot {path}", "the curves of the training"),
         (f"{program} train --resume {path} --steps {more}{no_target}", "train on"),
@@ -166,6 +166,19 @@ def _next_commands(run: Run) -> int:
     for command, what in commands:
         out.print(Text(f"  {command:{width}}  # {what}"), soft_wrap=True)
     return 0
+
+
+def _result(run: Run, metrics: list[dict[str, float]]) -> str:
+    """Return how far a run got and what it came to."""
+    steps, asked = int(metrics[-1]["steps"]) if metrics else 0, run.config.steps
+    parts = [f"{steps:,} steps" + (f" (whole batches; {asked:,} asked)" if steps > asked else "")]
+    name = measure(metrics, evaluated=run.config.eval.every is not None)
+    if name is not None:
+        short, meaning = MEASURES[name]
+        parts.append(f"{short} {values(metrics, name)[-1]:.1f} ({meaning})")
+    for kind, (paid, limit) in costs(metrics).items():
+        parts.append(f"{kind.removeprefix('/') or 'cost'} {paid:.1f}" + ("" if limit is None else f" (limit {limit:g})"))
+    return ", ".join(parts)
 
 
 def _to_watch(program: str, path: str, run: Run) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from rich.cells import cell_len, set_cell_size
 
+from fugu.run.measure import MEASURES, measure
 from fugu.run.metrics import METRICS, PHASES
 
 Span = tuple[str, str]
@@ -161,6 +162,8 @@ def plain(header: Header, progress: Progress) -> str:
         parts.append(f"{number(progress.rate)} steps/s")
         parts.append(f"ETA {_eta(header, progress)}")
     for name in (
+        "self_play/rating",
+        *(("score",) if "self_play/rating" not in metrics else ()),  # there returns say nothing
         "episode/return",
         "episode/length",
         "eval/return",
@@ -170,7 +173,7 @@ def plain(header: Header, progress: Progress) -> str:
         "loss/entropy",
     ):
         if math.isfinite(metrics.get(name, math.nan)):
-            parts.append(f"{clean(name.removeprefix('episode/').removeprefix('safe/'))} {number(metrics[name])}")
+            parts.append(f"{clean(name.removeprefix('episode/').removeprefix('safe/').removeprefix('self_play/'))} {number(metrics[name])}")
     busy = sorted(((metrics.get(f"time/{phase}", 0.0), phase) for phase in PHASES), reverse=True)[:2]
     parts += [f"{phase} {share:.0%}" for share, phase in busy if share > 0]
     return "  ".join(parts)
@@ -283,12 +286,15 @@ def _top(header: Header, progress: Progress, width: int, glyphs: Glyphs) -> list
 
 def _results(progress: Progress, width: int, glyphs: Glyphs) -> list[Line]:
     metrics = progress.metrics
-    if not math.isfinite(metrics.get("episode/return", math.nan)):
+    name = measure([metrics])
+    if name is None:
         return [[("return ", _LABEL), ("no episode has ended yet", _DIM)]]
-    value = number(metrics["episode/return"])
+    label = f"{MEASURES[name][0]} "
     tail = f"  length {number(metrics.get('episode/length', math.nan))}"
-    line: Line = [("return ", _LABEL), (f"{value:<8}", "bold green")]
-    room = min(60, width - len("return ") - 8 - len(tail))
+    if name != "episode/return":
+        tail = f"  return {number(metrics.get('episode/return', math.nan))}{tail}"
+    line: Line = [(label, _LABEL), (f"{number(metrics[name]):<8}", "bold green")]
+    room = min(60, width - len(label) - 8 - len(tail))
     if room >= 4 and len(progress.history) > 1:
         line.append((sparkline(progress.history, room, glyphs.spark), "green"))
     return [[*line, (tail, _VALUE)], *(_cost(metrics, cost) for cost in _costs(metrics))]

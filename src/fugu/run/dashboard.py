@@ -63,7 +63,7 @@ class Dashboard:
         returned = metrics.get("episode/return", math.nan)
         if returned == returned:  # not nan, as when no episode has ended
             self._ended = metrics
-            self.progress.remember(returned)
+            self.progress.remember(metrics.get("self_play/rating", returned))
         if "eval/return" in metrics:
             self._evaluated = {name: value for name, value in metrics.items() if name.startswith("eval/")}
         shares = self._shares

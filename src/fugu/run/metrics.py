@@ -38,6 +38,9 @@ METRICS: dict[str, Metric] = {
     "learned": Metric("rows", "rows learned from, since the start of the run; rows that only others acted on are not"),
     "updates": Metric("updates", "batches learned from, since the start of the run"),
     "episodes": Metric("episodes", "episodes that ended, since the start of the run"),
+    "score": Metric(
+        "", "mean undiscounted return of the last 100 episodes, counted in rounds; there is none before; target and best follow it"
+    ),
     "episode/return": Metric("", "mean undiscounted return of the episodes that ended since the last line"),
     "episode/length": Metric("steps", "mean length of the episodes that ended since the last line"),
     "episode/cost": Metric("", "mean undiscounted cost of the episodes that ended since the last line"),

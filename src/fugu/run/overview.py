@@ -15,6 +15,7 @@ from typing import Any, Literal
 from fugu.emulation.place import title
 from fugu.errors import FuguError
 from fugu.run import store
+from fugu.run.measure import measure, values
 from fugu.trainer.config import TrainConfig, read_config
 
 LEFT = (
@@ -36,10 +37,12 @@ class Overview:
     steps: int
     """steps done"""
     steps_asked: int | None
-    last_return: float | None
-    """mean of the episodes of the last update in which some ended"""
-    best_return: float | None
-    """highest such mean"""
+    measure: str | None
+    """metric that the run is judged by: score, eval/return, self_play/rating, or episode/return if it has none of these"""
+    score: float | None
+    """its last value"""
+    best_score: float | None
+    """its highest value"""
     steps_per_second: float | None
     """over the whole run"""
     age: float
@@ -65,7 +68,8 @@ def overview(folder: store.RunFolder) -> Overview:
     newest = None if problem else _newest_checkpoint(folder.checkpoints)
     if newest is not None and not running:  # a run that is running may be replacing what is looked at
         problem = _damage(newest)
-    returns = [row["episode/return"] for row in metrics if math.isfinite(row.get("episode/return", math.nan))]
+    judged_by = measure(metrics, evaluated=config is None or config.eval.every is not None)
+    scores = values(metrics, judged_by)
     steps = int(metrics[-1]["steps"]) if metrics else 0
     state: State = "interrupted"
     if running:
@@ -78,7 +82,7 @@ def overview(folder: store.RunFolder) -> Overview:
         state, problem = "failed", folder.failed.read_text(errors="replace").partition("\n")[0]
     elif config is not None:
         try:
-            if steps >= config.steps or _reached(config.target, newest):
+            if steps >= config.steps or _reached(config, newest):
                 state = "done"
         except (OSError, ValueError, KeyError, TypeError):
             state, problem = "damaged", f"{newest}/state.json cannot be read"
@@ -92,8 +96,9 @@ def overview(folder: store.RunFolder) -> Overview:
         problem=problem,
         steps=steps,
         steps_asked=config.steps if config is not None else None,
-        last_return=returns[-1] if returns else None,
-        best_return=max(returns, default=None),
+        measure=judged_by,
+        score=scores[-1] if scores else None,
+        best_score=max(scores, default=None),
         steps_per_second=_speed(timing),
         age=time.time() - folder.started,
     )
@@ -145,9 +150,11 @@ def _divergence(file: Path) -> str:
         return f"training diverged; {file} cannot be read"
 
 
-def _reached(target: float | None, checkpoint: Path | None) -> bool:
-    """Return whether the run ended because its mean return reached ``target``."""
-    if target is None or checkpoint is None:
+def _reached(config: TrainConfig, checkpoint: Path | None) -> bool:
+    """Return whether the run ended because it reached its target."""
+    if config.target is None or checkpoint is None:
         return False
-    score = json.loads((checkpoint / "state.json").read_bytes()).get("score")
-    return score is not None and score["mean"] is not None and score["mean"] >= target
+    state = json.loads((checkpoint / "state.json").read_bytes())
+    earlier = (state.get("score") or {}).get("mean") if config.eval.every is None else state.get("evaluated")
+    merit = state.get("merit", earlier)  # earlier versions did not save it
+    return merit is not None and merit >= config.target

@@ -44,7 +44,8 @@ class TrainConfig:
     steps: int = 1_000_000
     """Steps to train for, counted over all agents"""
     target: float | None = None
-    """Mean return at which training stops: over the last 100 episodes, or over an evaluation with --eval.every; none: no target"""
+    """Score at which training stops: the mean return of the last 100 episodes, or of an evaluation with --eval.every; in self-play the
+    rating. Limits on costs must be kept as well; none: no target"""
     horizon: int = 32
     """Steps in a row of one agent that form a segment"""
     passes: int = 1

@@ -204,8 +204,16 @@ class Trainer:
             return False
         if self.steps >= self.config.steps:
             return True
-        score = self.score.value if self.config.eval.every is None else self.evaluated
-        return self.config.target is not None and score is not None and score >= self.config.target
+        if self.config.target is None:
+            return False
+        merit = self._merit
+        return merit is not None and merit >= self.config.target
+
+    @property
+    def _merit(self) -> float | None:
+        """Return what the target is compared with; None as long as there is no such number."""
+        mean = self.score.value if self.config.eval.every is None else self.evaluated
+        return None if mean is None else self.algorithm.merit(mean, {})
 
     def _evaluation(self, interrupt: Interrupt) -> dict[str, float]:
         """Evaluate if it is due, which the config alone decides, and at the end. Returns the metrics."""
@@ -284,7 +292,7 @@ class Trainer:
             "restart_seed": None if saved else self._restart_seed,
         }
         best = best and self.config.eval.every is None  # otherwise evaluations decide which one it is
-        merit = None if self.score.value is None else self.algorithm.merit(self.score.value, {})
+        merit = state["merit"] = self._merit
         best = best and merit is not None and (self.best is None or merit > self.best)
         if best:
             state["best"] = merit

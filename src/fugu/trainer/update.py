@@ -82,6 +82,9 @@ class Update:
             "episodes": self.episodes,
             "learned": self.learned,
         }
+        score = self.score.value
+        if score is not None:
+            counts["score"] = score
         if log.episodes:
             counts["episode/return"] = log.mean_return
             counts["episode/length"] = log.mean_length
