@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import traceback
 
 import gymnasium
 import pytest
 
 import fugu
 from fugu.cli.apart import Ended, apart
-from fugu.errors import ConfigError, EnvError, EnvTimeout, FuguError, MissingExtra, SpaceError, WorkerDied, shared_class
+from fugu.errors import (
+    ConfigError,
+    EnvError,
+    EnvTimeout,
+    FuguError,
+    MissingExtra,
+    SpaceError,
+    WorkerDied,
+    places_in,
+    shared_class,
+    whole,
+)
 
 
 class Own(AttributeError):
@@ -75,6 +88,32 @@ def test_what_an_environment_raised_is_known_by_its_class(backend: str) -> None:
             vec.step([0])
     assert caught.value.cause is AttributeError and caught.value.caused_by(AttributeError)
     assert not caught.value.caused_by(KeyError)
+
+
+def test_the_text_shows_the_users_lines_and_a_field_keeps_the_rest() -> None:
+    def parse() -> None:
+        json.loads("{")
+
+    try:
+        parse()
+    except ValueError as raised:
+        text = "".join(traceback.format_exception(raised))
+    error = EnvError("JSONDecodeError: no", envs=(4,), seeds=(7,), remote_traceback=text)
+    lines = str(error).splitlines()
+    assert lines[0] == "JSONDecodeError: no" and lines[2].endswith('json.loads("{")') and len(lines) == 5
+    assert all(line.startswith(f"  {__file__}, line ") for line in lines[1:3]) and "json/decoder.py" in error.remote_traceback
+    error.add("  saved")
+    assert str(pickle.loads(pickle.dumps(error))).endswith("\n  seed 7\n  saved") and "json/decoder.py" in whole(error)
+
+
+def test_a_crash_in_a_library_shows_where_it_left_ours() -> None:
+    text = (
+        "Fatal Python error: Segmentation fault\n\nThread 0x1 (most recent call first):\n"
+        '  File "/home/me/other.py", line 1 in wait\n\nCurrent thread 0x2 (most recent call first):\n'
+        f'  File "/venv/site-packages/sim/core.py", line 7 in crash\n  File "{fugu.__file__}", line 1 in step\n'
+    )
+    assert places_in(text) == ["\n  /venv/site-packages/sim/core.py, line 7"]
+    assert places_in(text.replace(fugu.__file__, "/home/me/env.py")) == ["\n  /home/me/env.py, line 1"]
 
 
 def refuse() -> None:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import linecache
+import re
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+
+OURS, PYTHONS = f"{Path(__file__).parent}/", f"{Path(traceback.__file__).parent}/"
+"""folders of this package and of Python's library"""
+_PLACE = re.compile(r'^ *File "(.+)", line (\d+)[^\n]*(?:\n    ([^\n]*))?', re.MULTILINE)
 
 
 class FuguError(Exception):
@@ -33,6 +40,10 @@ class FuguError(Exception):
     def headline(self) -> str:
         """The first line of the complaint, for tables and titles."""
         return self.complaint.partition("\n")[0]
+
+    def add(self, lines: str) -> None:
+        """Add lines to the text, for people."""
+        self.args = (f"{self.args[0]}\n{lines}",)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.args, self.__dict__)
@@ -100,7 +111,7 @@ class EnvError(FuguError, RuntimeError):
 
     Attributes name the place: ``worker`` (None: the calling process), ``envs`` (indices), ``seeds`` (what each was
     last seeded with, None if unknown), ``phase`` (``make``, ``reset``, ``step``, ``call``, ``close``), ``remote_traceback`` (the
-    env's own traceback as text). ``cause`` is the class of what the environment raised: the nearest one that every process knows,
+    env's own traceback as text; of it ``str`` shows the places in the user's files alone). ``cause`` is the class of what the environment raised: the nearest one that every process knows,
     built in or of this module; None where it raised nothing.
     """
 
@@ -124,11 +135,9 @@ class EnvError(FuguError, RuntimeError):
         self.remote_traceback = remote_traceback
         self.cause = cause
         place = "the calling process" if worker is None else f"worker {worker}"
-        text = f"{message}\n  where: {place}, {_plural('env', self.envs)}, during {phase}"
+        text = f"{message}{''.join(places_in(remote_traceback)[-5:])}\n  where: {place}, {_plural('env', self.envs)}, during {phase}"
         if self.seeds:
             text += f"\n  {_plural('seed', self.seeds)}"
-        if remote_traceback:
-            text += "\n" + _indent(remote_traceback.rstrip())
         self.args = (text,)
 
     def caused_by(self, *kinds: type[BaseException]) -> bool:
@@ -182,19 +191,45 @@ def raised(error: BaseException) -> str:
 
 
 def places(error: BaseException) -> list[str]:
-    """Return the places in the user's files that the error came through: file, line and source, outermost first; none of ours or of
-    a package."""
+    """Return the places in the user's files that the error came through: file, line and source, outermost first; none of ours, of a
+    package or of Python."""
     if isinstance(error, SyntaxError):
         found = [(error.filename, error.lineno, error.text)]
     else:
         frames = traceback.extract_tb(error.__traceback__)
         found = [(frame.filename, frame.lineno, frame.line) for frame in frames]
-    ours = str(Path(__file__).parent)
-    return [
-        f"\n  {name}, line {line}: {(text or '').strip()}"
-        for name, line, text in found
-        if name is not None and not name.startswith(("<frozen", ours)) and "site-packages" not in name
-    ]
+    return [_place(name, line, text) for name, line, text in found if name is not None and _is_users(name)]
+
+
+def places_in(text: str) -> list[str]:
+    """Return the same from a traceback as text, Python's or faulthandler's. If it names no file of the user's, return the innermost
+    place outside of fugu, if any."""
+    text = text.rpartition("Current thread")[2]
+    found = _PLACE.findall(text)
+    if "(most recent call first)" in text:
+        found.reverse()
+    own = [place for place in found if _is_users(place[0])]
+    own = own or [place for place in found if not place[0].startswith(("<", OURS))][-1:]
+    return [_place(name, int(line), source or linecache.getline(name, int(line))) for name, line, source in own]
+
+
+def whole(error: BaseException) -> str:
+    """Return all that is known of an error: its traceback, and the environment's own if that was in another process."""
+    text = "".join(traceback.format_exception(error))
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, EnvError) and link.__cause__ is None and link.remote_traceback:
+            text += f"\nIn the environment's process:\n\n{link.remote_traceback.rstrip()}\n"
+        link = link.__cause__ or link.__context__
+    return text
+
+
+def _place(name: str, line: int | None, source: str | None) -> str:
+    return f"\n  {name}, line {line}: {(source or '').strip()}".removesuffix(": ")
+
+
+def _is_users(name: str) -> bool:
+    return not name.startswith(("<frozen", OURS, PYTHONS)) and "-packages" not in name
 
 
 def _restored(kind: type[FuguError], args: tuple[Any, ...], fields: dict[str, Any]) -> FuguError:
@@ -216,7 +251,3 @@ def _plural(word: str, items: Sequence[object]) -> str:
         return f"{word}s {numbers[0]}..{numbers[-1]}"
     shown = ", ".join(str(i) for i in items[:8])
     return f"{word}s {shown}" + (f" and {len(items) - 8} more" if len(items) > 8 else "")
-
-
-def _indent(text: str) -> str:
-    return "\n".join("  | " + line for line in text.splitlines())

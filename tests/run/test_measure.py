@@ -49,7 +49,9 @@ def test_the_board_the_last_line_and_the_list_say_the_same(tmp_path, capsys):
     assert f"score {last['score']:.1f} (mean return of the last 100 episodes)" in done
     assert f"{last['steps']:,} steps (whole batches; 10,000 asked)" in done and last["steps"] > 10_000
     (one,) = overviews(tmp_path)
-    assert (one.measure, one.score) == ("score", last["score"]) and one.best_score == max(r.get("score", 0) for r in run.metrics())
+    assert (one.measure, one.score) == ("score", last["score"]) and one.best_score == max(
+        r.get("score", 0) for r in run.metrics()
+    )
     header, progress = Header(run="r", env="e", total_steps=1), Progress(metrics=last)
     top = ["".join(text for text, _ in line) for line in board(header, progress, 100, 24)]
     shown = f"score {last['score']:.2f}"

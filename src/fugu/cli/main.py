@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fugu import __version__
-from fugu.errors import ConfigError, FuguError, did_you_mean
+from fugu.errors import ConfigError, FuguError, did_you_mean, whole
 
 # command -> (module with main(argv) -> exit code, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -86,7 +86,7 @@ def _code(arguments: list[str], debug: bool) -> int:
         return 130
     except FuguError as error:
         if debug:
-            traceback.print_exc()
+            print(whole(error), file=sys.stderr)
         _complain(str(error))
         return 2 if isinstance(error, ConfigError) else 1
 

@@ -32,7 +32,7 @@ class RowWriter:
             raise SpaceError(f"expected a dict, got {type(info).__name__}", where="info")
         unscored = self.unscored and isinstance(reward, float | np.floating) and math.isnan(reward)
         gain, ended = math.nan if unscored else number(reward), (flag(terminated, "terminated"), flag(truncated, "truncated"))
-        self.packer.pack(obs, self.row)
+        self._pack(obs)
         out, i = self.out, self.agent
         out.reward[i] = gain
         out.terminated[i], out.truncated[i] = ended
@@ -41,12 +41,20 @@ class RowWriter:
         return (ENDED if any(ended) else 0) | (INFO if info else 0)
 
     def start(self, obs: Any) -> bool:
-        self.packer.pack(obs, self.row)
+        self._pack(obs)
         out, i = self.out, self.agent
         out.reward[i] = 0
         out.terminated[i] = out.truncated[i] = False
         out.first[i] = out.mask[i] = True
         return True
+
+    def _pack(self, obs: Any) -> None:
+        try:
+            self.packer.pack(obs, self.row)
+        except SpaceError as error:
+            if error.where != "value":  # a part of it, by its name
+                raise
+            raise SpaceError(error.problem, where="observation", fix=error.fix) from None
 
 
 def row_writer(packer: Packer, out: Rows, agent: int = 0) -> Any:

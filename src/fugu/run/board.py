@@ -173,7 +173,9 @@ def plain(header: Header, progress: Progress) -> str:
         "loss/entropy",
     ):
         if math.isfinite(metrics.get(name, math.nan)):
-            parts.append(f"{clean(name.removeprefix('episode/').removeprefix('safe/').removeprefix('self_play/'))} {number(metrics[name])}")
+            parts.append(
+                f"{clean(name.removeprefix('episode/').removeprefix('safe/').removeprefix('self_play/'))} {number(metrics[name])}"
+            )
     busy = sorted(((metrics.get(f"time/{phase}", 0.0), phase) for phase in PHASES), reverse=True)[:2]
     parts += [f"{phase} {share:.0%}" for share, phase in busy if share > 0]
     return "  ".join(parts)

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from fugu.algorithm.find import is_own
-from fugu.errors import FuguError, places, raised
+from fugu.errors import EnvError, FuguError, places, raised, whole
 from fugu.run.run import Run
 from fugu.trainer import checkpoint
 from fugu.trainer.diverged import Diverged
@@ -76,7 +76,7 @@ def noting_failure(run: Run) -> Iterator[None]:
         yield
     except Exception as error:
         with suppress(OSError):  # the error itself is already reported
-            folder.failed.write_text(f"{type(error).__name__}: {error}\n")
+            folder.failed.write_text(f"{type(error).__name__}: {error}\n\n{whole(error)}", errors="backslashreplace")
         raise
     finally:
         if os.getpid() == owner:  # and no fork of it
@@ -89,6 +89,10 @@ def explained(run: Run, trainer: Trainer) -> Iterator[None]:
     """Say of an error in the training what was saved, and name the user's own lines it came through."""
     try:
         yield
+    except EnvError as error:  # names them itself
+        if saved := _saved(run, trainer):
+            error.add(saved)
+        raise
     except Diverged as error:
         error.save(run.folder.diverged)
         good = checkpoint.find(run.folder.checkpoints, "latest") if trainer.saved_step is not None else None
@@ -101,6 +105,9 @@ def explained(run: Run, trainer: Trainer) -> Iterator[None]:
         ours = isinstance(error, FuguError) or not own or not places(error)
         if ours or run.config.device != "cpu":  # what a GPU has to say is explained elsewhere
             raise
-        step, path = trainer.saved_step, shlex.quote(str(run.path))
-        saved = f"\n  saved at step {step:,}; go on with: fugu train --resume {path}" if step else ""
-        raise FuguError(f"{own[0]} raised {raised(error)}{saved}") from error
+        raise FuguError("\n".join(filter(None, [f"{own[0]} raised {raised(error)}", _saved(run, trainer)]))) from error
+
+
+def _saved(run: Run, trainer: Trainer) -> str:
+    """Return a line on what was saved and how to go on; nothing if that would be the beginning."""
+    return f"  saved at step {trainer.saved_step:,}; {to_go_on(run)}" if trainer.saved_step else ""

@@ -39,7 +39,8 @@ METRICS: dict[str, Metric] = {
     "updates": Metric("updates", "batches learned from, since the start of the run"),
     "episodes": Metric("episodes", "episodes that ended, since the start of the run"),
     "score": Metric(
-        "", "mean undiscounted return of the last 100 episodes, counted in rounds; there is none before; target and best follow it"
+        "",
+        "mean undiscounted return of the last 100 episodes, counted in rounds; there is none before; target and best follow it",
     ),
     "episode/return": Metric("", "mean undiscounted return of the episodes that ended since the last line"),
     "episode/length": Metric("steps", "mean length of the episodes that ended since the last line"),
