@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-
 OURS, PYTHONS = f"{Path(__file__).parent}/", f"{Path(traceback.__file__).parent}/"
 """folders of this package and of Python's library"""
 _PLACE = re.compile(r'^ *File "(.+)", line (\d+)[^\n]*(?:\n    ([^\n]*))?', re.MULTILINE)
@@ -111,8 +110,8 @@ class EnvError(FuguError, RuntimeError):
 
     Attributes name the place: ``worker`` (None: the calling process), ``envs`` (indices), ``seeds`` (what each was
     last seeded with, None if unknown), ``phase`` (``make``, ``reset``, ``step``, ``call``, ``close``), ``remote_traceback`` (the
-    env's own traceback as text; of it ``str`` shows the places in the user's files alone). ``cause`` is the class of what the environment raised: the nearest one that every process knows,
-    built in or of this module; None where it raised nothing.
+    env's own traceback as text; ``str`` shows only its places in the user's files). ``cause`` is the class of what the environment
+    raised: the nearest one that every process knows, built in or of this module; None where it raised nothing.
     """
 
     def __init__(

@@ -156,12 +156,14 @@ def _next_commands(run: Run) -> int:
     program, path = _program(), shlex.quote(str(run.path))
     more = 2 * max(run.config.steps, metrics[-1]["steps"] if metrics else 0)
     no_target = "" if run.config.target is None else " --target None"
-    commands = (
+    commands = [
         (f"{program} eval {path}", "mean return over 100 new episodes, sampled actions"),
         _to_watch(program, path, run),
         (f"{program} plot {path}", "the curves of the training"),
         (f"{program} train --resume {path} --steps {more}{no_target}", "train on"),
-    )
+    ]
+    if run.folder.output.exists():
+        commands.append((f"tail {shlex.quote(str(run.path / run.folder.output.name))}", "what was printed meanwhile"))
     width = max(len(command) for command, _ in commands)
     for command, what in commands:
         out.print(Text(f"  {command:{width}}  # {what}"), soft_wrap=True)

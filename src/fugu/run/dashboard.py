@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from fugu.run.board import ASCII, UNICODE, Header, Progress, board, plain
 from fugu.run.metrics import PHASES
@@ -52,7 +52,10 @@ class Dashboard:
         """those of the latest evaluation"""
         self._next = -math.inf
         self._closed = False
-        self._screen = _screen(log, sys.stdout if file is None else file)
+        file = sys.stdout if file is None else file
+        self._screen = _screen(log, file)
+        self.above: TextIO = self._screen.above if isinstance(self._screen, _Board) else file
+        """file whose lines appear above the board"""
         atexit.register(self.close)  # an error that nobody catches must not leave the cursor hidden
         self._draw(self._started)
 
@@ -164,17 +167,33 @@ class _Board:
 
     def __init__(self, file: TextIO) -> None:
         from rich.console import Console
+        from rich.file_proxy import FileProxy
         from rich.live import Live
 
+        self._file = file
         self._console = Console(file=file, force_terminal=True, highlight=False, markup=False)
         self._glyphs = UNICODE if self._console.encoding.startswith("utf") else ASCII
         self._lines: list[Any] = []
         # errors that go to a file must not come to the board instead
-        redirect = sys.stderr is not None and sys.stderr.isatty()
-        self._live = Live(self, console=self._console, auto_refresh=False, vertical_overflow="crop", redirect_stderr=redirect)
+        shared = file is sys.stdout  # else what is printed goes elsewhere
+        errors = shared and sys.stderr is not None and sys.stderr.isatty()
+        self._live = Live(
+            self,
+            console=self._console,
+            auto_refresh=False,
+            vertical_overflow="crop",
+            redirect_stdout=shared,
+            redirect_stderr=errors,
+        )
         self._live.start()
+        self.above = cast(TextIO, FileProxy(self._console, file))
 
     def show(self, header: Header, progress: Progress) -> None:
+        with contextlib.suppress(
+            OSError, ValueError, AttributeError
+        ):  # of this terminal: the standard streams may lead elsewhere
+            if not {"COLUMNS", "LINES"} & os.environ.keys():
+                self._console.size = os.get_terminal_size(self._file.fileno())
         width, height = self._console.size
         self._lines = board(header, progress, width, max(1, height - 1), self._glyphs)
         with contextlib.suppress(OSError):  # the terminal has gone
@@ -195,9 +214,18 @@ class _Board:
                 yield Segment(text, get_style(style) if style else None)
 
 
-def _screen(log: LogConfig, file: TextIO) -> _Nothing | _Lines | _Board:
+def shows_board(log: LogConfig, file: TextIO) -> bool:
+    """Return whether ``file`` gets the board, not plain lines or nothing."""
+    return _kind(log, file) == "board"
+
+
+def _kind(log: LogConfig, file: TextIO) -> str:
     terminal = file.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-    kind = log.board if log.board != "auto" else "board" if terminal else "lines"
+    return log.board if log.board != "auto" else "board" if terminal else "lines"
+
+
+def _screen(log: LogConfig, file: TextIO) -> _Nothing | _Lines | _Board:
+    kind = _kind(log, file)
     if kind == "off":
         return _Nothing()
     return _Board(file) if kind == "board" else _Lines(file, log.interval)

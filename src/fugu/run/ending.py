@@ -46,7 +46,8 @@ def interrupted(number: int, run: Run, steps: int) -> Interrupted:
 
     def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if not isinstance(error, Interrupted):
-            return before(kind, error, trace)
+            before(kind, error, trace)
+            return
         print(f"Interrupted: {error}", file=sys.stderr)
         if not hasattr(sys, "ps1") and not sys.flags.inspect:  # a prompt stays
             error.__context__ = None

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from fugu.emulation.place import title
 from fugu.run.dashboard import Dashboard, Header
 from fugu.run.ending import explained, interrupted, noting_failure
+from fugu.run.output import Output
 from fugu.run.run import Run
 from fugu.run.sinks import Sinks, open_sinks
 from fugu.run.system import System
@@ -17,7 +18,7 @@ from fugu.trainer.loop import Trainer
 from fugu.trainer.precision import would_gain
 
 
-def attend(run: Run, trainer: Trainer, timer: Timer) -> Run:
+def attend(run: Run, trainer: Trainer, timer: Timer, output: Output) -> Run:
     """Let ``trainer`` train, and report on it until it ends."""
     with ExitStack() as stack:
         outputs = open_sinks(run.folder, run.config.log, dataclasses.asdict(run.config), trainer.updates, trainer.steps)
@@ -32,10 +33,13 @@ def attend(run: Run, trainer: Trainer, timer: Timer) -> Run:
             half=would_gain(run.config.precision, trainer.algorithm.policy),
         )
         stack.enter_context(noting_failure(run))
-        board = stack.enter_context(Dashboard(header, run.config.log))
+        output.keep(run.folder.output, run.path / run.folder.output.name)
+        board = stack.enter_context(Dashboard(header, run.config.log, output.terminal))
+        output.above = board.above
         report = Report(run, trainer, timer, outputs, board)
         interrupt = stack.enter_context(Interrupt())
         stack.enter_context(explained(run, trainer))
+        stack.enter_context(output.telling())
         trainer.run(report, interrupt)
         if interrupt.asked:
             raise interrupted(interrupt.asked, run, trainer.steps)

@@ -27,7 +27,7 @@ def measure(rows: Rows, *, evaluated: bool = True) -> str | None:
     return next((name for name in MEASURES if name in there and (evaluated or name != "eval/return")), None)
 
 
-def values(rows: Rows, metric: str | None) -> list[float]:
+def values(rows: Rows, metric: str) -> list[float]:
     """Return all values of a metric, oldest first."""
     return [row[metric] for row in rows if metric in row and math.isfinite(row[metric])]
 

@@ -69,7 +69,7 @@ def overview(folder: store.RunFolder) -> Overview:
     if newest is not None and not running:  # a run that is running may be replacing what is looked at
         problem = _damage(newest)
     judged_by = measure(metrics, evaluated=config is None or config.eval.every is not None)
-    scores = values(metrics, judged_by)
+    scores = values(metrics, judged_by) if judged_by is not None else []
     steps = int(metrics[-1]["steps"]) if metrics else 0
     state: State = "interrupted"
     if running:

@@ -72,6 +72,11 @@ class RunFolder:
         return self.at / "failed.txt"
 
     @property
+    def output(self) -> Path:
+        """File with what was printed while a board was shown."""
+        return self.at / "output.txt"
+
+    @property
     def running(self) -> Path:
         """File that holds the number of the process that trains, for as long as it does."""
         return self.at / "running"

@@ -18,6 +18,7 @@ from fugu.gpu import failure
 from fugu.presets import preset
 from fugu.run import store
 from fugu.run.live import attend
+from fugu.run.output import kept_output
 from fugu.run.run import Run
 from fugu.run.timer import Timer
 from fugu.trainer import checkpoint
@@ -59,6 +60,7 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
     text = to_toml(config)  # refuses what could not be read back
     with ExitStack() as stack:
         stack.enter_context(failure.explained())
+        output = stack.enter_context(kept_output(config.log))  # before there are workers, which print where they began
         timer = Timer()
         trainer = make_trainer(config, clock=timer)
         stack.callback(trainer.close)
@@ -68,7 +70,7 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
         trainer.folder = folder.checkpoints
         stack.callback(folder.discard_if_empty)
         trainer.start()
-        return attend(Run(folder), trainer, timer)
+        return attend(Run(folder), trainer, timer, output)
 
 
 def _start_timeout(settings: Mapping[str, Any]) -> float:
@@ -96,6 +98,7 @@ def go_on(run: Run, changes: Mapping[str, Any]) -> str | None:
         stack.enter_context(failure.explained())
         stack.enter_context(run.folder.lock())
         path = checkpoint.find(run.folder.checkpoints, "latest")
+        output = stack.enter_context(kept_output(config.log))
         timer = Timer()
         trainer = make_trainer(config.from_checkpoint(), run.folder.checkpoints, timer)
         stack.callback(trainer.close)
@@ -107,7 +110,7 @@ def go_on(run: Run, changes: Mapping[str, Any]) -> str | None:
             run.config = config
         if run.folder.diverged.exists():
             run.folder.diverged.replace(run.folder.diverged.with_stem("diverged-earlier"))
-        attend(run, trainer, timer)
+        attend(run, trainer, timer, output)
     return None
 
 

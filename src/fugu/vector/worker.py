@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import io
 import mmap
 import os
 import pickle
@@ -86,6 +87,8 @@ def main(parent: int, mail_fd: int, memory: int, crash: int) -> None:
     """Run until told to close, until the parent is gone, or until an environment takes the process down."""
     _leave_to_parent()
     faulthandler.enable(crash)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what was printed before an error is there when it is reported
     _end_with(parent)
     mailbox = Mailbox(socket.socket(fileno=mail_fd))
     shard: Shard | None = None
