@@ -111,6 +111,7 @@ def test_a_crash_in_a_library_shows_where_it_left_ours() -> None:
         "Fatal Python error: Segmentation fault\n\nThread 0x1 (most recent call first):\n"
         '  File "/home/me/other.py", line 1 in wait\n\nCurrent thread 0x2 (most recent call first):\n'
         f'  File "/venv/site-packages/sim/core.py", line 7 in crash\n  File "{fugu.__file__}", line 1 in step\n'
+        '  File "<string>", line 5 in <module>\n'
     )
     assert places_in(text) == ["\n  /venv/site-packages/sim/core.py, line 7"]
     assert places_in(text.replace(fugu.__file__, "/home/me/env.py")) == ["\n  /home/me/env.py, line 1"]

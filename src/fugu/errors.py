@@ -206,7 +206,7 @@ def places_in(text: str) -> list[str]:
     text = text.rpartition("Current thread")[2]
     found = _PLACE.findall(text)
     if "(most recent call first)" in text:
-        found.reverse()
+        found = [place for place in reversed(found) if place[0] != "<string>"]  # what a worker is started with
     own = [place for place in found if _is_users(place[0])]
     own = own or [place for place in found if not place[0].startswith(("<", OURS))][-1:]
     return [_place(name, int(line), source or linecache.getline(name, int(line))) for name, line, source in own]
