@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fugu.cli.main import main
 from tests.timing import in_time
 
 FAST = [
@@ -212,27 +213,16 @@ def test_rewards_that_are_not_numbers_stop_training_with_the_cause(tmp_path):
     assert "reward: nan is not finite" in said and "env 0, during step" in said, said
 
 
-def test_an_error_of_an_environment_is_a_few_lines_and_a_file(tmp_path):
-    (tmp_path / "bad.py").write_text(SLOW_ENV.replace("STEP", "0").replace("REWARD", "self.pay()") + PAY)
-    arguments = [
-        "--num-envs",
-        "2",
-        "--horizon",
-        "8",
-        "--minibatch",
-        "16",
-        "--steps",
-        "1000",
-        "--threads",
-        "1",
-        "--log.board",
-        "off",
-    ]
-    arguments += ["--isolate", "True", "--vector.num-workers", "1"]
-    code, said = finish(fugu("train", "bad.py:Slow", *arguments, cwd=tmp_path))
+def test_an_error_of_an_environment_is_a_few_lines_and_a_file(tmp_path, monkeypatch, capsys):
+    (tmp_path / "paying.py").write_text(SLOW_ENV.replace("STEP", "0").replace("REWARD", "self.pay()") + PAY)
+    monkeypatch.chdir(tmp_path)
+    command = ["train", "paying.py:Slow", "--num-envs", "2", "--horizon", "8", "--minibatch", "16", "--steps", "1000"]
+    command += ["--threads", "1", "--log.board", "off", "--isolate", "True", "--vector.num-workers", "1"]
+    assert main(command) == 1
+    said = capsys.readouterr().err
     lines = [line for line in said.splitlines() if not line.startswith("warning: ")]
     run = only_run(tmp_path)
-    assert code == 1 and lines[0] == "JSONDecodeError: Expecting value: line 1 column 1 (char 0)", said
+    assert lines[0] == "JSONDecodeError: Expecting value: line 1 column 1 (char 0)", said
     assert [line.partition(", line ")[2] for line in lines[1:3]] == [
         "13: return np.zeros(2, np.float32), self.pay(), False, False, {}",
         "19: return json.loads('no') if self.paid > 320 else 0.0",
@@ -240,8 +230,9 @@ def test_an_error_of_an_environment_is_a_few_lines_and_a_file(tmp_path):
     assert lines[3].strip() == "where: worker 0, env 0, during step" and len(lines) == 6, said
     assert lines[5] == f"  saved at step 640; go on with: fugu train --resume runs/{run.name}"
     assert "json/decoder.py" in (run / "failed.txt").read_text()
-    code, said = finish(fugu("train", "bad.py:Slow", *arguments, "--debug", "--runs", "debugged", cwd=tmp_path))
-    assert code == 1 and "json/decoder.py" in said and "fugu/vector/shard.py" in said
+    assert main([*command, "--debug"]) == 1
+    said = capsys.readouterr().err
+    assert "json/decoder.py" in said and "fugu/vector/shard.py" in said
 
 
 @pytest.mark.slow

@@ -83,7 +83,7 @@ def in_terminal(folder: Path, how: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.decode().replace("\x1b[31mred", "RED"))
 
 
-@pytest.mark.parametrize("how", ["raise", "fine"])
+@pytest.mark.parametrize("how", ["raise", pytest.param("fine", marks=pytest.mark.slow)])
 def test_the_terminal_has_the_board_and_a_file_what_was_printed(how: str, tmp_path: Path) -> None:
     shown = in_terminal(tmp_path, how)
     (run,) = (tmp_path / "runs").iterdir()
@@ -93,7 +93,7 @@ def test_the_terminal_has_the_board_and_a_file_what_was_printed(how: str, tmp_pa
     board = board[board.index("fugu \u00b7 ") :]  # before it an environment was made to choose a preset by
     assert "step 1 " not in board and "from C" not in board and "made in" not in board and "updates" in board
     assert "RuntimeWarning: mind the gap" in " ".join(board.split()) and "mind the gap" not in kept
-    assert max(len(line) for line in board.splitlines()) <= 91 and any(80 < len(line) for line in board.splitlines())
+    assert max(len(line) for line in board.splitlines()) <= 91 and any(len(line) > 80 for line in board.splitlines())
     assert shown.rstrip().endswith("after it True True True")
     if how == "raise":
         assert rest.startswith("ValueError: the end") and "RED" not in rest
@@ -102,6 +102,7 @@ def test_the_terminal_has_the_board_and_a_file_what_was_printed(how: str, tmp_pa
         assert "from C" in (run / "failed.txt").read_text()
 
 
+@pytest.mark.slow
 def test_without_a_board_printing_stays_where_it_is(tmp_path: Path) -> None:
     shown = in_terminal(tmp_path, "off")
     assert "step 1 RED" in shown and "from C" in shown and not list(tmp_path.glob("runs/*/output.txt"))
@@ -135,6 +136,10 @@ def test_the_file_is_bounded_and_the_last_lines_are_there_all_the_same(tmp_path:
             with pytest.raises(EnvError), output.telling():
                 raise error
         told = str(error).splitlines()[-10:]
-        assert told[0].startswith("  | line 90 x") and told[-1].startswith("  | line 99 x") and str(error).count("printed last") == 1
+        assert (
+            told[0].startswith("  | line 90 x")
+            and told[-1].startswith("  | line 99 x")
+            and str(error).count("printed last") == 1
+        )
     finally:
         os.close(output._memory)

@@ -189,15 +189,18 @@ class _Board:
         self.above = cast(TextIO, FileProxy(self._console, file))
 
     def show(self, header: Header, progress: Progress) -> None:
-        with contextlib.suppress(
-            OSError, ValueError, AttributeError
-        ):  # of this terminal: the standard streams may lead elsewhere
-            if not {"COLUMNS", "LINES"} & os.environ.keys():
-                self._console.size = os.get_terminal_size(self._file.fileno())
+        self._measure()
         width, height = self._console.size
         self._lines = board(header, progress, width, max(1, height - 1), self._glyphs)
         with contextlib.suppress(OSError):  # the terminal has gone
             self._live.refresh()
+
+    def _measure(self) -> None:
+        """Take the size of this very terminal; rich asks the standard streams, which may lead elsewhere."""
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # no terminal
+            size = os.get_terminal_size(self._file.fileno())
+            if min(size) > 0 and not {"COLUMNS", "LINES"} & os.environ.keys():
+                self._console.size = size
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
