@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -117,6 +119,15 @@ def test_commands_to_type_survive_a_space(tmp_path, capsys):
     (line,) = capsys.readouterr().out.splitlines()
     assert "has done its" in line and shlex.split(line)[-4:] == command[2:]
     assert shlex.split(str(Interrupted(2, fugu.Run(command[3]), 1)).partition("with: ")[2])[-1] == command[3]
+
+
+def test_an_interrupted_training_is_no_exception_and_keeps_its_fields(run):
+    error = fugu.Interrupted(signal.SIGTERM, run, 7)
+    assert isinstance(error, KeyboardInterrupt) and not isinstance(error, Exception)
+    back = pickle.loads(pickle.dumps(error))
+    assert (back.signal, back.run.path, back.steps, str(back)) == (signal.SIGTERM, run.path, 7, str(error))
+    (shown,) = error._render_traceback_()
+    assert shown.startswith("Interrupted: SIGTERM: saved at step 7; go on with: fugu train --resume ")
 
 
 def test_a_run_whose_checkpoints_are_no_folder_is_one_message(tmp_path):

@@ -94,7 +94,8 @@ class Output:
 
     def _move(self) -> None:
         with self._lock:
-            while data := os.pread(self._memory, ROOM, self._taken):
+            end = os.fstat(self._memory).st_size  # what is printed meanwhile has to wait
+            while self._taken < end and (data := os.pread(self._memory, ROOM, self._taken)):
                 self._taken += len(data)
                 self._last = (self._last + data)[-KEPT:]
                 self._write(data)
