@@ -186,7 +186,8 @@ def sb3_solve(seed: int) -> None:
 
 def board(kind: str, seconds: float) -> None:
     """``fugu train cartpole`` for a while with this board on the standard output; what it took goes to the standard error."""
-    import fugu.run.live as run
+    import fugu
+    import fugu.run.live as live
     from fugu.run.dashboard import Dashboard
 
     spent = {"board": 0.0}
@@ -205,10 +206,10 @@ def board(kind: str, seconds: float) -> None:
             if spent["run"] > seconds:
                 raise KeyboardInterrupt
 
-    run.Dashboard = Timed  # type: ignore[misc]
+    live.Dashboard = Timed  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as runs:
         try:
-            run.train("cartpole", runs=runs, steps=10**12, **{"log.board": kind})
+            fugu.train("cartpole", runs=runs, steps=10**12, **{"log.board": kind})
         except KeyboardInterrupt:
             print(json.dumps(spent), file=sys.stderr)
 
