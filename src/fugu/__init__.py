@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fugu.errors import FuguError
     from fugu.rollout.acting import Act, Seen
     from fugu.rollout.batch import Batch
+    from fugu.run.group import Group
     from fugu.run.run import Run
     from fugu.run.train import train
     from fugu.spaces import Layout
@@ -34,6 +35,7 @@ _PUBLIC = {
     "Act": "fugu.rollout.acting",
     "Algorithm": "fugu.algorithm.contract",
     "Batch": "fugu.rollout.batch",
+    "Group": "fugu.run.group",
     "Run": "fugu.run.run",
     "Seen": "fugu.rollout.acting",
     "train": "fugu.run.train",
@@ -51,6 +53,7 @@ __all__ = [
     "Batch",
     "Env",
     "FuguError",
+    "Group",
     "Layout",
     "Rows",
     "Run",
