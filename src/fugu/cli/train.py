@@ -90,7 +90,8 @@ def main(argv: list[str]) -> int:
     else:
         wait = VectorConfig.start_timeout if timeout is None else timeout
         start = preset(name or "cartpole", env_kwargs, device or "cpu", algorithm, start_timeout=wait)
-    config = _parse(argv, dataclasses.replace(start, env_kwargs={**start.env_kwargs, **env_kwargs}))
+        start = dataclasses.replace(start, env_kwargs={**start.env_kwargs, **env_kwargs})
+    config = _parse(argv, start)
     from fugu.run.ending import Interrupted
     from fugu.run.train import train
 

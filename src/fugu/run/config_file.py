@@ -34,7 +34,9 @@ def from_file(
     start_timeout: float | None = None,
 ) -> TrainConfig:
     """Return the config that ``path`` describes. ``env`` and the others win over what the file says of them; with another ``env``, the
-    file's ``env_kwargs`` are passed over, as they belong to its own."""
+    file's ``env_kwargs`` are passed over, as they belong to its own.
+
+    Sizes of a part of a config are not yet checked against each other: options may change them, and making the final config does."""
     file = ConfigFile(Path(path))
     data, kwargs = file.data, dict(env_kwargs or {})
     algorithm = algorithm or data.get("algorithm")
@@ -55,7 +57,7 @@ def from_file(
         kwargs = {**data.get("env_kwargs", {}), **kwargs}
     timeout = start_timeout or data.get("vector", {}).get("start_timeout") or VectorConfig.start_timeout
     start = preset(env, kwargs, device or data.get("device") or "cpu", algorithm, start_timeout=timeout)
-    return override(file.applied_to(start), {"env_kwargs": {**start.env_kwargs, **kwargs}})
+    return file.applied_to(override(start, {"env_kwargs": {**start.env_kwargs, **kwargs}}))
 
 
 class ConfigFile:
@@ -103,7 +105,7 @@ class ConfigFile:
 
     def applied_to(self, start: TrainConfig) -> TrainConfig:
         """Return ``start`` with the settings of the file, but for its environment."""
-        changes: Data = {}
+        changes: dict[tuple[str, ...], Any] = {}
         for path, value in _leaves(self.data, type(start)):
             if path[0] in ("env", "env_kwargs", "algorithm"):
                 continue
@@ -116,9 +118,9 @@ class ConfigFile:
             hint = field_type(type(start), found)
             if value == "none" and type(None) in get_args(hint) and set(get_args(hint)) <= {int, float, type(None)}:
                 value = None
-            changes[".".join(found)] = self._fitting(found, value, hint, path)
+            changes[found] = self._fitting(found, value, hint, path)
         try:
-            return override(start, changes)
+            return _unchecked(start, changes)
         except ConfigError as error:
             raise ConfigError(f"{self.path}: {error}") from None
 
@@ -156,6 +158,19 @@ class ConfigFile:
         if value not in defaults:
             algorithm, name = self.data.get("algorithm", "ppo"), ".".join(path)
             raise self.error(path, means_nothing(algorithm, name) or f"there is no setting {name!r:.80}")
+
+
+def _unchecked(config: TrainConfig, changes: Mapping[tuple[str, ...], Any]) -> TrainConfig:
+    """Return ``config`` with ``changes``; each section is checked, but not the whole."""
+    values = {each.name: getattr(config, each.name) for each in dataclasses.fields(config)}
+    values |= {path[0]: value for path, value in changes.items() if len(path) == 1}
+    for section in {path[0] for path in changes if len(path) > 1}:
+        inner = {".".join(path[1:]): value for path, value in changes.items() if path[0] == section}
+        values[section] = override(values[section], inner)
+    made: TrainConfig = object.__new__(type(config))
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
 
 
 def _read(path: Path) -> str:

@@ -246,9 +246,8 @@ def find(text: str | Path, root: Path | str = ROOT) -> RunFolder:
         raise ConfigError(f"{text} is a group of {len(group)} runs; name one of them: {names}")
     if not there:
         raise ConfigError(f"there is no run {text!r}; {_none_yet(root)}")
-    raise ConfigError(
-        f"there is no run {text!r}, neither as a path nor in {root}.{did_you_mean(text, [r.name for r in there])}"
-    )
+    known = dict.fromkeys(name for run in there for name in (run.label.group, run.name) if name is not None)
+    raise ConfigError(f"there is no run {text!r}, neither as a path nor in {root}.{did_you_mean(text, known)}")
 
 
 def _none_yet(root: Path | str) -> str:
