@@ -130,7 +130,7 @@ def _print_table(out: Console, rows: list[dict[str, Text]]) -> None:
     titles = list(rows[0])
     widths = {title: max(len(title), *(row[title].cell_len for row in rows)) + 2 for title in titles}  # and two spaces
     for title in LEFT_OUT:
-        if out.is_terminal and sum(widths[t] for t in titles) - 2 > out.width:
+        if title in titles and out.is_terminal and sum(widths[t] for t in titles) - 2 > out.width:
             titles.remove(title)
     out.width = max(out.width, sum(widths[t] for t in titles))  # a name that is longer goes on in the next line
     table = Table(box=None, pad_edge=False, header_style="bold")
