@@ -84,6 +84,7 @@ def test_lines_of_a_plot_are_runs_and_groups_that_have_the_metric() -> None:
     [
         (["cartpole", "--name", "a b"], "try --name a-b"),
         (["cartpole", "--name"], "--name needs a value, for example --name my-run"),
+        (["cartpole", "--tags", "a"], "as in --tag a --tag b"),
         (["cartpole", "--tag"], "--tag needs a value"),
         (["cartpole", "--tag", "a", "--tag", "b c"], "try --tag b-c"),
         (["cartpole", "--seeds", "1.5"], "try --seeds 5"),

@@ -139,6 +139,7 @@ WHOLE = to_toml(TrainConfig())
         ("stepps = 9", "line 1: there is no setting 'stepps'. Did you mean 'steps'"),
         ("steps = 'many'", "line 1: steps='many' must be a whole number"),
         ("steps = 1\nlearning_rate = true", "line 2: optimizer.learning_rate=True must be a number"),
+        ("steps = 9\nname = 'x'", "line 2: name is no setting but about one run; leave it out, and give --name my-run"),
         ("ppo = 3", "line 1: ppo is a section: write [ppo]"),
         ("env = 3", "line 1: env=3 must be text"),
         ("env_kwargs = 3", "line 1: env_kwargs=3 must be a mapping"),

@@ -16,8 +16,11 @@ import fugu
 from fugu.cli.main import main
 from fugu.errors import ConfigError
 from fugu.run import live, store
+from fugu.run import train as training
 from fugu.run.ending import Interrupted
+from fugu.run.seeds import SeedsFailed
 from fugu.run.spread import interval
+from fugu.trainer.config import TrainConfig
 
 TINY = {"steps": 1500, "num_envs": 8, "horizon": 8, "minibatch": 64, "threads": 1, "log.board": "off"}
 FLAGS = ["--steps", "1500", "--num-envs", "8", "--horizon", "8", "--minibatch", "64", "--threads", "1", "--board", "off"]
@@ -105,21 +108,36 @@ def test_ctrl_c_in_the_second_seed_ends_the_group_which_then_goes_on_exactly(
     assert lines[4].startswith("group runs/g: mean return ") and "(standard error of 3 seeds)" in lines[4]
 
 
-def test_ctrl_c_while_the_next_run_is_built_ends_the_group_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fugu.run import train as module
+def failing_to_build(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Let the trainer of seed 1 raise ``error`` when it is made."""
+    make = training.make_trainer
 
-    make = module.make_trainer
-    monkeypatch.setattr(module, "make_trainer", lambda config, **more: raising(config, make, **more))
-
-    def raising(config, make, **more):
+    def raising(config: TrainConfig, *rest: object, **more: object) -> object:
         if config.seed == 1:
-            raise KeyboardInterrupt
-        return make(config, **more)
+            raise error
+        return make(config, *rest, **more)
 
+    monkeypatch.setattr(training, "make_trainer", raising)
+
+
+def test_ctrl_c_while_the_next_run_is_built_ends_the_group_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing_to_build(monkeypatch, KeyboardInterrupt())
     with pytest.raises(Interrupted, match=f"SIGINT at seed 1; go on with the whole group: fugu train --resume {tmp_path}/g"):
         fugu.train("cartpole", runs=tmp_path, name="g", seeds=2, **TINY)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         fugu.train("cartpole", runs=tmp_path, name="h", seeds=(1, 2), **TINY)
+    assert not isinstance(caught.value, Interrupted)
+
+
+def test_an_error_that_only_a_later_seed_has_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing_to_build(monkeypatch, ConfigError("no room"))
+    with (
+        pytest.warns(RuntimeWarning, match="no room"),
+        pytest.raises(SeedsFailed, match="seed 1: ConfigError: no room") as caught,
+    ):
+        fugu.train("cartpole", runs=tmp_path, name="g", seeds=3, **{**TINY, "steps": 64})
+    assert [*caught.value.errors] == [1] and caught.value.group is not None
+    assert [run.config.seed for run in caught.value.group] == [0, 2] and caught.value.group.seeds == (0, 1, 2)
 
 
 FAILING = """

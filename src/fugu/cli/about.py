@@ -45,6 +45,8 @@ def take_about(argv: list[str]) -> tuple[list[str], About]:
     argv, name = take_value(argv, "--name", "my-run")
     argv, config = take_value(argv, "--config", "runs/my-run/config.toml")
     argv, count = take_value(argv, "--seeds", "5")
+    if any(argument.partition("=")[0] == "--tags" for argument in argv):
+        raise ConfigError("--tags: give each with a --tag of its own, as in --tag a --tag b")
     tags: list[str] = []
     while any(argument.partition("=")[0] == "--tag" for argument in argv):
         at = next(place for place, argument in enumerate(argv) if argument.partition("=")[0] == "--tag")

@@ -78,6 +78,9 @@ class ConfigFile:
                 f"{path} begins like the config of a run but does not end with {END!r}, so a part of it may be missing. Copy the "
                 "run's config.toml again, or, if this is all you want of it, delete the comment in its first line"
             )
+        for name, flag in (("name", "--name my-run"), ("tags", "--tag my-tag"), ("seeds", "--seeds 5")):
+            if name in self.data:
+                raise self.error((name,), f"{name} is no setting but about one run; leave it out, and give {flag}")
         for name in ("env", "algorithm", "device"):
             if name in self.data:
                 self.data[name] = self._fitting((name,), self.data[name], str)

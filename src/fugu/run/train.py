@@ -33,29 +33,11 @@ if TYPE_CHECKING:
 
 
 @overload
-def train(
-    env: Any = ...,
-    *,
-    config: TrainConfig | str | Path | None = ...,
-    runs: str | Path = ...,
-    name: str | None = ...,
-    tags: Sequence[str] = ...,
-    seeds: None = ...,
-    **settings: Any,
-) -> Run: ...
+def train(env: Any = ..., *, seeds: None = ..., **settings: Any) -> Run: ...
 
 
 @overload
-def train(
-    env: Any = ...,
-    *,
-    config: TrainConfig | str | Path | None = ...,
-    runs: str | Path = ...,
-    name: str | None = ...,
-    tags: Sequence[str] = ...,
-    seeds: int | Sequence[int],
-    **settings: Any,
-) -> Group: ...
+def train(env: Any = ..., *, seeds: int | Sequence[int], **settings: Any) -> Group: ...
 
 
 def train(
