@@ -65,6 +65,8 @@ def test_a_group_is_drawn_as_its_mean_and_other_runs_as_they_are(grouped: Path, 
         assert "<!-- g: mean and standard error of 2 seeds -->" in text and "<!-- g-s0 -->" not in text
     assert main(["plot", "g-s0", "g-s1", *where]) == 0
     assert "<!-- g-s0 -->" in out.read_text() and "mean and" not in out.read_text()
+    assert main(["plot", "g", "g-s0", *where]) == 0
+    assert "<!-- g-s0 -->" in out.read_text() and "of 2 seeds -->" in out.read_text()
     assert main(["plot", "--tag", "b0", *where]) == 0  # one run of the group
     assert "<!-- g -->" in out.read_text()
     assert fugu.Group("g", grouped).plot(grouped / "y.svg", smooth=3).read_text().count("of 2 seeds -->") == 1
@@ -73,10 +75,10 @@ def test_a_group_is_drawn_as_its_mean_and_other_runs_as_they_are(grouped: Path, 
     assert "not both" in capsys.readouterr().err
 
 
-def test_lines_of_a_plot_are_runs_and_groups_that_have_the_metric() -> None:
+def test_lines_of_a_plot_are_runs_and_the_runs_of_groups_that_have_the_metric() -> None:
     one, none = (np.ones(3), np.ones(3)), (np.zeros(0), np.zeros(0))
-    found = curves._lines({"a": one, "b": one, "c": none, "d": one, "e": none}, {"g": ["b", "c", "d"], "h": ["e"]})
-    assert {name: len(line) for name, line in found.items()} == {"a": 1, "g": 2}
+    found = curves._lines({"a": one, "b": one, "c": none, "d": one}, ["a", "b"], {"g": ["b", "c", "d"], "h": ["c"]})
+    assert {name: len(line) for name, line in found.items()} == {"a": 1, "b": 1, "g": 2, "h": 0}
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,9 @@ def test_files_that_a_config_names_are_looked_for_from_its_folder(tmp_path: Path
     config = from_file("mine/some.toml")
     assert config.env == f"{folder}/costly.py:Env"
     assert config.policy.net == f"{folder}/net.py:Net" and config.policy.start == f"{folder}/weights.safetensors"
+    (folder / "mine.py").write_text("from fugu.algorithm.ppo import PPO as Parent\nclass Mine(Parent):\n    pass\n")
+    file.write_text('env = "cartpole"\nalgorithm = "mine.py:Mine"\n')
+    assert from_file("mine/some.toml").algorithm == f"{folder}/mine.py:Mine"
     file.write_text('env = "connect4"\nalgorithm = "self_play"\n[self_play]\nopponents = ["runs/older", "elsewhere"]\n')
     assert from_file("mine/some.toml").self_play.opponents == ("mine/runs/older", "elsewhere")
 

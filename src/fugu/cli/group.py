@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from fugu.cli.options import console
+from fugu.run.board import clean
 
 if TYPE_CHECKING:
     from fugu.run.group import Group
@@ -26,7 +27,7 @@ def show_group(group: Group, program: str) -> int:
         text = "not begun" if one is None else f"{one.path}, {one.state}"
         if one is not None and one.last_return is not None:
             text += f", mean return {one.last_return:.1f}"
-        out.print(Text(f"seed {seed}: {text}"), soft_wrap=True)
+        out.print(Text(f"seed {seed}: {clean(text)}"), soft_wrap=True)
     done = [one.last_return for one in there.values() if one.state == "done" and one.last_return is not None]
     path = shlex.quote(str(group.path))
     if done:

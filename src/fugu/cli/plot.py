@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
             else:
                 groups.setdefault(label.group, []).append(folder)
     for text in options.run or (() if options.tag else ("latest",)):
-        if text not in ("", "latest") and (members := store.members(text, options.runs)):
+        if members := store.members(text, options.runs):
             groups[str(members[0].label.group)] = members
         else:
             folder = store.find(text, options.runs)

@@ -88,9 +88,8 @@ def _group_row(group: list[Overview]) -> dict[str, Text]:
 
     states = [one.state for one in group]
     total = max(len(group), len(group[0].group_seeds))
-    others = [f"{states.count(state)} {state}" for state in STYLES if state in states and state != "done"]
-    state = ", ".join([f"{states.count('done')}/{total} done", *others])
-    worst = next((each for each in reversed(STYLES) if each in states), "done")
+    others = [each for each in STYLES if each in states and each != "done"]
+    state = ", ".join([f"{states.count('done')}/{total} done", *(f"{states.count(each)} {each}" for each in others)])
     returns = [one.last_return for one in group if one.last_return is not None]
     best = [one.best_return for one in group if one.best_return is not None]
     speeds = [one.steps_per_second for one in group if one.steps_per_second is not None]
@@ -105,7 +104,7 @@ def _group_row(group: list[Overview]) -> dict[str, Text]:
         "last return": Text(_number(mean(returns) if returns else None) + spread),
         "best": Text(_number(mean(best) if best else None)),
         "steps/s": Text(_count(mean(speeds) if speeds else None)),
-        "state": Text(state, style=STYLES[worst if states.count("done") < len(states) else "done"]),
+        "state": Text(state, style=STYLES[others[-1] if others else "done"]),
         "age": Text(_span(max(one.age for one in group))),
     }
 

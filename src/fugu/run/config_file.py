@@ -84,6 +84,7 @@ class ConfigFile:
         for name in ("env", "algorithm", "device"):
             if name in self.data:
                 self.data[name] = self._fitting((name,), self.data[name], str)
+        _from_its_folder(self.data, path.parent)
         for name, hint in (("env_kwargs", Mapping[str, Any]), ("vector", Mapping[str, Any])):
             self._fitting((name,), self.data.get(name, {}), hint)
         if "start_timeout" in self.data.get("vector", {}):
@@ -92,7 +93,6 @@ class ConfigFile:
             self.kind = member(self.data.get("algorithm", "ppo"))
         except ConfigError as error:
             raise self.error(("algorithm",), error) from None
-        _from_its_folder(self.data, path.parent)
 
     def config(self) -> TrainConfig:
         """Return the file as the whole config that it is."""

@@ -37,22 +37,24 @@ def plot(
     Without ``metrics``: the return, and where episodes cost something, that and the price of it. Costs are drawn with their limit.
     ``smooth``: each point is the mean of this many lines around it; what was logged then shows faintly behind.
     """
-    groups = groups or {}
-    alone = len(folders) == 1 and not groups
-    folders = [*folders, *itertools.chain(*groups.values())]
+    singles, groups = folders, groups or {}
+    folders = list({folder.path: folder for folder in (*singles, *itertools.chain(*groups.values()))}.values())
     if not folders:
         raise ConfigError("plot() needs at least one run")
     if x not in ("steps", "time"):
         raise ConfigError(f"x={x!r} must be steps or time.{did_you_mean(str(x), ('steps', 'time'))}")
     smooth = fitting("smooth", smooth, int, 1)
     metrics = (metrics,) if isinstance(metrics, str) else metrics
-    target = Path(path) if path is not None else (folders[0].path if alone else Path()) / "curves.png"
+    target = (
+        Path(path) if path is not None else (folders[0].path if len(singles) == 1 and not groups else Path()) / "curves.png"
+    )
     if target.suffix.lower() not in KINDS:
         example = target.with_suffix(".png") if target.name.strip(".") else target / "curves.png"
         raise ConfigError(f"a plot is a {', '.join(KINDS)} file, got {str(target)!r}; try {example}")
     drawn = _curves(folders, tuple(dict.fromkeys(metrics or _usual(folders))), x)
     bounds = {metric: _limits(folders, metric) for metric in drawn}
-    names = _names(folders)
+    name = _names(folders)
+    inside = {group: [name[folder.path] for folder in members] for group, members in groups.items()}
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -63,7 +65,7 @@ def plot(
     figure = Figure(figsize=(6.4 * columns, 3.8 * rows + 0.4), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)  # draws without a display
     for number, (metric, curves) in enumerate(drawn.items(), 1):
-        lines = _lines(curves, {name: [names[folder.path] for folder in group] for name, group in groups.items()})
+        lines = _lines(curves, [name[folder.path] for folder in singles], inside)
         _draw(figure.add_subplot(rows, columns, number), metric, lines, x, smooth, bounds[metric])
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -137,12 +139,10 @@ def _names(folders: Sequence[RunFolder]) -> dict[Path, str]:
     return {f.path: f.name if names.count(f.name) == 1 else str(f.path) for f in folders}
 
 
-def _lines(curves: dict[str, Curve], groups: Mapping[str, Sequence[str]]) -> dict[str, list[Curve]]:
-    """Return line -> the curves it is made of: one for a run, several for a group. Runs without this metric are left out."""
-    inside = {name for members in groups.values() for name in members}
-    lines = {name: [curve] for name, curve in curves.items() if name not in inside}
-    lines |= {group: [curves[name] for name in members] for group, members in groups.items()}
-    return {name: there for name, line in lines.items() if (there := [curve for curve in line if len(curve[0])])}
+def _lines(curves: dict[str, Curve], singles: Sequence[str], groups: Mapping[str, Sequence[str]]) -> dict[str, list[Curve]]:
+    """Return line -> the curves it is made of: one for a run, for a group those of its runs that have this metric."""
+    lines = {name: [curves[name]] for name in singles}
+    return lines | {group: [curves[name] for name in names if len(curves[name][0])] for group, names in groups.items()}
 
 
 def _draw(axes: Any, metric: str, lines: dict[str, list[Curve]], x: Axis, smooth: int, limits: Sequence[float]) -> None:
@@ -150,6 +150,8 @@ def _draw(axes: Any, metric: str, lines: dict[str, list[Curve]], x: Axis, smooth
 
     for number, (name, curves) in enumerate(lines.items()):
         colour = f"C{number % 10}"
+        if not curves:
+            continue
         if len(curves) > 1:
             _draw_group(axes, name, [(at, smoothed(values, smooth)) for at, values in curves], colour)
             continue

@@ -19,7 +19,7 @@ from fugu.run.label import Label, checked_seeds
 from fugu.run.overview import finished
 from fugu.run.run import Run
 from fugu.run.train import begin, env_name, refuse_other_run, resume
-from fugu.trainer.config import TrainConfig
+from fugu.trainer.config import TrainConfig, refuse_unread
 
 
 class Begin(Protocol):
@@ -29,8 +29,8 @@ class Begin(Protocol):
 class GroupInterrupted(Interrupted):
     """A signal ended the training of a group; the run that was trained was saved, and the others wait."""
 
-    def __init__(self, number: int, path: Path, saved: str) -> None:
-        self.signal, self.path = number, path
+    def __init__(self, number: int, path: Path, saved: str, run: Run) -> None:
+        self.signal, self.path, self.run = number, path, run
         FuguError.__init__(self, f"{saved}; go on with the whole group: {_again(path)}")
 
 
@@ -66,6 +66,7 @@ def resume_group(group: Group, changes: Mapping[str, Any]) -> Group:
     """Train on every run of the group that is not finished, and begin those that are missing, as the last one began."""
     runs = {run.config.seed: run for run in group}
     for run in runs.values():
+        refuse_unread(run.config, changes)
         refuse_other_run(run.config, run.with_config(changes))
     model = [*runs.values()][-1]
     todo: dict[int, Callable[[], Run]] = {}
@@ -94,11 +95,12 @@ def _trained(root: Path, name: str, todo: Mapping[int, Callable[[], Run]]) -> Gr
             go()
         except Interrupted as end:
             saved = str(end).partition("; go on with")[0]
-            raise GroupInterrupted(end.signal, path, f"{saved} of seed {seed}") from end
+            raise GroupInterrupted(end.signal, path, f"{saved} of seed {seed}", end.run) from end
         except KeyboardInterrupt as end:  # while a run was being built, or the second Ctrl-C
-            if not store.members(name, root):
+            there = store.members(name, root)
+            if not there:
                 raise
-            raise GroupInterrupted(signal.SIGINT, path, f"SIGINT at seed {seed}") from end
+            raise GroupInterrupted(signal.SIGINT, path, f"SIGINT at seed {seed}", Run(there[-1])) from end
         except Exception as error:
             if number == 0 and isinstance(error, ConfigError | NotInstalled):  # which all seeds share
                 raise

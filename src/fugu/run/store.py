@@ -242,7 +242,9 @@ def find(text: str | Path, root: Path | str = ROOT) -> RunFolder:
     if folders:
         raise ConfigError(f"{folders[0]} is not a run: it has no config.toml")
     if group := members(text, root):
-        names = ", ".join(run.name for run in group[:6]) + (", ..." if len(group) > 6 else "")
+        names = ", ".join(run.name if run.name.isprintable() else repr(run.name) for run in group[:6]) + (
+            ", ..." if len(group) > 6 else ""
+        )
         raise ConfigError(f"{text} is a group of {len(group)} runs; name one of them: {names}")
     if not there:
         raise ConfigError(f"there is no run {text!r}; {_none_yet(root)}")

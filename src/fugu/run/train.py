@@ -122,12 +122,13 @@ def env_name(config: TrainConfig) -> str:
 
 def _of_file(path: str | Path, env: Any, settings: dict[str, Any]) -> TrainConfig:
     """Return the config in a file, with those of ``settings`` that decide which preset it changes."""
+    algorithm = fitting("algorithm", settings.get("algorithm"), str | None)
     return from_file(
         path,
         fitting("env", env, str | None),
         fitting("env_kwargs", settings.pop("env_kwargs", {}), Mapping[str, Any]),
         device=fitting("device", settings.get("device"), str | None),
-        algorithm=fitting("algorithm", settings.get("algorithm"), str | None),
+        algorithm=None if algorithm is None else from_anywhere(algorithm),
         start_timeout=_start_timeout(settings, None),
     )
 
