@@ -14,7 +14,7 @@ import pytest
 
 import fugu
 from fugu.cli.main import main
-from fugu.errors import ConfigError
+from fugu.errors import ConfigError, FuguError
 from fugu.run import live, store
 from fugu.run import train as training
 from fugu.run.ending import Interrupted
@@ -181,6 +181,12 @@ def test_a_seed_that_fails_is_noted_and_the_others_go_on(tmp_path: Path, capsys:
     assert "1 of the 3 seeds of" in err and "seed 1: EnvError: ValueError: enough" in err
     assert f"go on with: fugu train --resume {tmp_path}/runs/g" in err
     assert len(fugu.Group("g", tmp_path / "runs").resume()) == 3
+
+
+def test_a_group_of_which_nothing_was_kept_is_to_begin_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing_to_build(monkeypatch, FuguError("no world"))
+    with pytest.warns(RuntimeWarning), pytest.raises(SeedsFailed, match="once that is mended, begin again: nothing was kept"):
+        fugu.train("cartpole", runs=tmp_path, name="g", seeds=(1,), **TINY)
 
 
 def test_a_setting_that_no_seed_can_have_ends_the_group_before_anything_starts(tmp_path: Path) -> None:

@@ -35,15 +35,13 @@ class GroupInterrupted(Interrupted):
 
 
 class SeedsFailed(FuguError, RuntimeError):
-    """Some runs of a group ended with an error; the others are done."""
+    """Some runs of a group ended with an error; the others are done. ``group``: the runs there are, if any."""
 
     def __init__(self, path: Path, errors: Mapping[int, Exception], total: int, group: Group | None) -> None:
         self.errors, self.group = dict(errors), group
         lines = "".join(f"\n  seed {seed}: {_headline(error)}" for seed, error in errors.items())
-        super().__init__(
-            f"{len(errors)} of the {total} seeds of {path} failed:{lines}",
-            fix=f"once that is mended, go on with: {_again(path)}",
-        )
+        again = f"go on with: {_again(path)}" if group is not None else "begin again: nothing was kept"
+        super().__init__(f"{len(errors)} of the {total} seeds of {path} failed:{lines}", fix=f"once that is mended, {again}")
 
 
 def train_seeds(config: TrainConfig, seeds: Any, name: str | None, label: Label, root: Path, one: Begin) -> Group:
