@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fugu.rollout.acting import Act, Seen
     from fugu.rollout.batch import Batch
     from fugu.run.ending import Interrupted
+    from fugu.run.group import Group
     from fugu.run.run import Run
     from fugu.run.train import train
     from fugu.spaces import Layout
@@ -35,6 +36,7 @@ _PUBLIC = {
     "Act": "fugu.rollout.acting",
     "Algorithm": "fugu.algorithm.contract",
     "Batch": "fugu.rollout.batch",
+    "Group": "fugu.run.group",
     "Interrupted": "fugu.run.ending",
     "Run": "fugu.run.run",
     "Seen": "fugu.rollout.acting",
@@ -53,6 +55,7 @@ __all__ = [
     "Batch",
     "Env",
     "FuguError",
+    "Group",
     "Interrupted",
     "Layout",
     "Rows",

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,26 +17,33 @@ import tyro
 from rich.text import Text
 
 from fugu.algorithm.settings import KNOWN
+from fugu.cli.about import About, take_about
+from fugu.cli.group import show_group
 from fugu.cli.options import console, full_names, literal, read, take_env_kwargs, take_value, take_word
 from fugu.emulation.place import from_anywhere
 from fugu.errors import ConfigError, FuguError
 from fugu.run.measure import MEASURES, costs, measure, values
+from fugu.run.store import members
 from fugu.trainer.config import TrainConfig, member, refuse_unread
 from fugu.vector.config import VectorConfig
 
 if TYPE_CHECKING:
     from fugu.run.ending import Interrupted
+    from fugu.run.group import Group
     from fugu.run.run import Run
 
 USAGE = """usage: fugu train ENV [options]
        fugu train --resume RUN [options]
 
 ENV: a native environment (fugu list), my_env.h, a Gymnasium id, module:Class or file.py:Class. --env.NAME VALUE is passed to it.
-RUN: latest, latest~1, a name or a path; training goes on from its newest checkpoint.
+RUN: latest, latest~1, a name or a path; training goes on from its newest checkpoint. A group of runs goes on as a whole.
 Every option can be given by its last name if that is unique: --learning-rate for --optimizer.learning-rate.
 --policy my_policy.py:Net trains a network of your own (fugu new policy my_policy.py writes one to start from).
 --algorithm my_algo.py:MyAlgo learns with an algorithm of your own (fugu new algorithm my_algo.py writes one to start from).
 --runs FOLDER keeps runs elsewhere than in runs/.
+--name NAME is the name of the run, and so of its folder. --tag TAG is a word to find it by; give it again for more.
+--config FILE begins with the settings of a TOML file: a run's config.toml or a part of one. Options win over it.
+--seeds 5 trains a group of runs, one after the other, with five seeds that begin with --seed.
 """
 
 
@@ -43,10 +51,11 @@ def main(argv: list[str]) -> int:
     """Train a new run, or go on with one."""
     argv, resumed = take_value(argv, "--resume", "latest")
     argv, root = take_value(argv, "--runs", "elsewhere")
+    argv, about = take_about(argv)
     argv, named = take_value(argv, "--env", "cartpole")
     argv, env_kwargs = take_env_kwargs(argv)
     help_asked = any(word in ("-h", "--help") for word in argv)
-    algorithm = _algorithm(argv, resumed, root)
+    algorithm = _algorithm(argv, resumed, root, about)
     kinds = [member(each) for each in (algorithm or "ppo", *KNOWN)]
     argv, name = take_word(argv, *kinds)
     name = named if name is None else name
@@ -58,41 +67,55 @@ def main(argv: list[str]) -> int:
         )
     if help_asked:
         print(USAGE)
-    elif not name and resumed is None:
+    elif not name and resumed is None and about.config is None:
         raise ConfigError(
             "fugu train ENV: which environment? It comes first: fugu train cartpole. fugu list shows what there is"
         )
     if name is not None and resumed is not None:
         raise ConfigError(f"fugu train {name} --resume {resumed}: a run knows its environment; leave {name} out")
     runs = Path(root or "runs")
+    if resumed is not None:
+        about.refuse_with_resume(resumed)
     if resumed is not None and env_kwargs:
         raise ConfigError(f"--env.{next(iter(env_kwargs))}: a run keeps the environment it began with; start a new one")
     if resumed is not None and not help_asked:
         return _resume(resumed, argv, runs)
     from fugu.presets import preset
+    from fugu.run.config_file import from_file
 
     _, device = take_value(argv, "--device", "cuda")
     _, seconds = take_value(_timeout_flag(argv), "--vector.start-timeout", "120")
-    timeout = VectorConfig.start_timeout if seconds is None else literal(seconds)
-    start = preset(name or "cartpole", env_kwargs, device or "cpu", algorithm, start_timeout=timeout)
-    config = _parse(argv, dataclasses.replace(start, env_kwargs={**start.env_kwargs, **env_kwargs}))
+    timeout = None if seconds is None else literal(seconds)
+    if about.config is not None:
+        start = from_file(about.config, name, env_kwargs, device=device, algorithm=algorithm, start_timeout=timeout)
+    else:
+        wait = VectorConfig.start_timeout if timeout is None else timeout
+        start = preset(name or "cartpole", env_kwargs, device or "cpu", algorithm, start_timeout=wait)
+        start = dataclasses.replace(start, env_kwargs={**start.env_kwargs, **env_kwargs})
+    config = _parse(argv, start)
     from fugu.run.ending import Interrupted
     from fugu.run.train import train
 
     try:
-        return _next_commands(train(config.env, config=config, runs=runs))
+        return _show(lambda: train(config.env, config=config, runs=runs, **about.given))
     except Interrupted as end:
         return _interrupted(end)
 
 
-def _algorithm(argv: list[str], resumed: str | None, root: str | None) -> str | None:
-    """Return the algorithm of this command line, from anywhere, or of the run that it resumes; None if it names none."""
+def _algorithm(argv: list[str], resumed: str | None, root: str | None, about: About) -> str | None:
+    """Return the algorithm of this command line, from anywhere, or of the run that it resumes or of its file; None if it names
+    none."""
     algorithm = take_value(argv, "--algorithm", "ppo")[1]
     if algorithm is None and resumed is not None:
         from fugu.run.run import Run
 
         with contextlib.suppress(FuguError):  # there is no such run: reported once everything else is known to be right
-            return Run(resumed, Path(root or "runs")).config.algorithm
+            found = _found(resumed, Path(root or "runs"))
+            return (found.config if isinstance(found, Run) else found.runs[0].config).algorithm
+    if algorithm is None and about.config is not None:
+        from fugu.run.config_file import ConfigFile
+
+        return ConfigFile(Path(about.config)).data.get("algorithm")
     return None if algorithm is None else from_anywhere(algorithm)
 
 
@@ -101,10 +124,25 @@ def _timeout_flag(argv: list[str]) -> list[str]:
     return [re.sub(r"^--start[-_]timeout(=|$)", r"--vector.start-timeout\1", argument) for argument in argv]
 
 
-def _resume(text: str, argv: list[str], runs: Path) -> int:
+def _found(text: str, root: Path) -> Run | Group:
+    """Return the run or the group of runs that ``text`` means."""
+    from fugu.run.group import Group
     from fugu.run.run import Run
 
-    run = Run(text, runs)
+    try:
+        return Run(text, root)
+    except ConfigError:
+        if not members(text, root):
+            raise
+    return Group(text, root)
+
+
+def _resume(text: str, argv: list[str], runs: Path) -> int:
+    from fugu.run.group import Group
+    from fugu.run.run import Run
+
+    found = _found(text, runs)
+    run = found if isinstance(found, Run) else found.runs[0]
     algorithm = take_value(argv, "--algorithm", "ppo")[1]
     if algorithm is not None and from_anywhere(algorithm) != run.config.algorithm:
         raise ConfigError("a run that goes on cannot change algorithm; start a new one for that")
@@ -118,6 +156,8 @@ def _resume(text: str, argv: list[str], runs: Path) -> int:
     from fugu.run.train import go_on
 
     try:
+        if isinstance(found, Group):
+            return _show(lambda: found.resume(**changes))
         done = go_on(run, changes)
     except Interrupted as end:
         return _interrupted(end)
@@ -125,6 +165,22 @@ def _resume(text: str, argv: list[str], runs: Path) -> int:
         console().print(Text(done.replace("fugu train", f"{_program()} train")), soft_wrap=True)
         return 0
     return _next_commands(run)
+
+
+def _show(training: Callable[[], Run | Group]) -> int:
+    """Train, and show what has come of it."""
+    from fugu.run.group import Group
+    from fugu.run.seeds import SeedsFailed
+
+    try:
+        done = training()
+    except SeedsFailed as error:
+        if error.group is not None:
+            show_group(error.group, _program())
+        raise
+    if isinstance(done, Group):
+        return show_group(done, _program())
+    return _next_commands(done)
 
 
 def _parse(argv: list[str], start: TrainConfig) -> TrainConfig:

@@ -10,10 +10,11 @@ from typing import Any
 from fugu.emulation.build import is_built
 
 
-def from_anywhere(name: str) -> str:
-    """Return ``name`` with its file's whole path, so that it means the same in every folder; one without a file as it is."""
+def from_anywhere(name: str, folder: str | Path = "") -> str:
+    """Return ``name`` with its file's whole path, so that it means the same in every folder; one without a file as it is.
+    ``folder``: where a file without a whole path is; the current one by default."""
     file, rest = _file(name)
-    return str(Path(file).resolve()) + rest if file else name
+    return str(Path(folder, file).resolve()) + rest if file else name
 
 
 def from_here(name: str) -> str:

@@ -1,9 +1,9 @@
-"""Curves of one or several runs as a picture: a panel per metric, a line per run."""
+"""Curves of runs as a picture: a panel per metric, a line per run, for a group of runs their mean and its standard error."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,40 +13,48 @@ from fugu.config import fitting
 from fugu.errors import ConfigError, FuguError, MissingExtra, did_you_mean, nearest
 from fugu.run.metrics import METRICS, describe
 from fugu.run.overview import seconds_of
+from fugu.run.spread import Curve, band
 from fugu.run.store import RunFolder
 
 Axis = Literal["steps", "time"]
 KINDS = (".png", ".svg", ".pdf")
-
-Curve = tuple[np.ndarray, np.ndarray]
-"""x and y, of one length"""
 
 
 def plot(
     folders: Sequence[RunFolder],
     path: str | Path | None = None,
     *,
+    groups: Mapping[str, Sequence[RunFolder]] | None = None,
     metrics: str | Sequence[str] = (),
     x: Axis = "steps",
     smooth: int = 1,
 ) -> Path:
     """Draw ``metrics`` of the runs over steps or wall time; returns the file, ``curves.png`` in the run's folder by default.
 
+    ``groups``: runs that are drawn as one line, their mean, by its name. It is as long as the shortest of them; each of them shows
+    faintly behind.
+
     Without ``metrics``: the return, and where episodes cost something, that and the price of it. Costs are drawn with their limit.
     ``smooth``: each point is the mean of this many lines around it; what was logged then shows faintly behind.
     """
+    singles, groups = folders, groups or {}
+    folders = list({folder.path: folder for folder in (*singles, *itertools.chain(*groups.values()))}.values())
     if not folders:
         raise ConfigError("plot() needs at least one run")
     if x not in ("steps", "time"):
         raise ConfigError(f"x={x!r} must be steps or time.{did_you_mean(str(x), ('steps', 'time'))}")
     smooth = fitting("smooth", smooth, int, 1)
     metrics = (metrics,) if isinstance(metrics, str) else metrics
-    target = Path(path) if path is not None else (folders[0].path if len(folders) == 1 else Path()) / "curves.png"
+    target = (
+        Path(path) if path is not None else (folders[0].path if len(singles) == 1 and not groups else Path()) / "curves.png"
+    )
     if target.suffix.lower() not in KINDS:
         example = target.with_suffix(".png") if target.name.strip(".") else target / "curves.png"
         raise ConfigError(f"a plot is a {', '.join(KINDS)} file, got {str(target)!r}; try {example}")
     drawn = _curves(folders, tuple(dict.fromkeys(metrics or _usual(folders))), x)
     bounds = {metric: _limits(folders, metric) for metric in drawn}
+    name = _names(folders)
+    inside = {group: [name[folder.path] for folder in members] for group, members in groups.items()}
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -57,7 +65,8 @@ def plot(
     figure = Figure(figsize=(6.4 * columns, 3.8 * rows + 0.4), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)  # draws without a display
     for number, (metric, curves) in enumerate(drawn.items(), 1):
-        _draw(figure.add_subplot(rows, columns, number), metric, curves, x, smooth, bounds[metric])
+        lines = _lines(curves, [name[folder.path] for folder in singles], inside)
+        _draw(figure.add_subplot(rows, columns, number), metric, lines, x, smooth, bounds[metric])
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(target)
@@ -130,11 +139,23 @@ def _names(folders: Sequence[RunFolder]) -> dict[Path, str]:
     return {f.path: f.name if names.count(f.name) == 1 else str(f.path) for f in folders}
 
 
-def _draw(axes: Any, metric: str, curves: dict[str, Curve], x: Axis, smooth: int, limits: Sequence[float]) -> None:
+def _lines(curves: dict[str, Curve], singles: Sequence[str], groups: Mapping[str, Sequence[str]]) -> dict[str, list[Curve]]:
+    """Return line -> the curves it is made of: one for a run, for a group those of its runs that have this metric."""
+    lines = {name: [curves[name]] for name in singles}
+    return lines | {group: [curves[name] for name in names if len(curves[name][0])] for group, names in groups.items()}
+
+
+def _draw(axes: Any, metric: str, lines: dict[str, list[Curve]], x: Axis, smooth: int, limits: Sequence[float]) -> None:
     from matplotlib.ticker import EngFormatter
 
-    for number, (name, (at, values)) in enumerate(curves.items()):
+    for number, (name, curves) in enumerate(lines.items()):
         colour = f"C{number % 10}"
+        if not curves:
+            continue
+        if len(curves) > 1:
+            _draw_group(axes, name, [(at, smoothed(values, smooth)) for at, values in curves], colour)
+            continue
+        ((at, values),) = curves
         style = {"color": colour, "marker": "o" if len(at) == 1 else None}
         if smooth > 1 and len(at) > 1:
             axes.plot(at, values, color=colour, alpha=0.25, linewidth=0.8)
@@ -151,3 +172,12 @@ def _draw(axes: Any, metric: str, curves: dict[str, Curve], x: Axis, smooth: int
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize="small", frameon=False)
+
+
+def _draw_group(axes: Any, name: str, curves: list[Curve], colour: str) -> None:
+    for at, values in curves:
+        axes.plot(at, values, color=colour, alpha=0.25, linewidth=0.8)
+    grid, mean, error = band(curves)
+    label = f"{name}: mean and standard error of {len(curves)} seeds"
+    axes.plot(grid, mean, label=label, color=colour, linewidth=1.6, marker="o" if len(grid) == 1 else None)
+    axes.fill_between(grid, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)

@@ -27,6 +27,11 @@ def measure(rows: Rows, *, evaluated: bool = True) -> str | None:
     return next((name for name in MEASURES if name in there and (evaluated or name != "eval/return")), None)
 
 
+def shared(runs: Sequence[Mapping[str, float]]) -> str | None:
+    """Return the metric by which several runs can be compared, whose latest values these are: the first that all of them have."""
+    return next((name for name in MEASURES if runs and all(name in latest for latest in runs)), None)
+
+
 def values(rows: Rows, metric: str) -> list[float]:
     """Return all values of a metric, oldest first."""
     return [row[metric] for row in rows if metric in row and math.isfinite(row[metric])]

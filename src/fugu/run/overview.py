@@ -15,7 +15,7 @@ from typing import Any, Literal
 from fugu.emulation.place import title
 from fugu.errors import FuguError
 from fugu.run import store
-from fugu.run.measure import measure, values
+from fugu.run.measure import MEASURES, measure, values
 from fugu.trainer.config import TrainConfig, read_config
 
 LEFT = (
@@ -29,6 +29,13 @@ class Overview:
     name: str
     path: str
     env: str | None
+    algorithm: str | None
+    seed: int | None
+    tags: tuple[str, ...]
+    group: str | None
+    """group of runs that differ in their seed"""
+    group_seeds: tuple[int, ...]
+    """seeds of that group, those without a run included"""
     state: State
     """running: a process trains it. interrupted: it can go on with --resume. failed: the same, once the cause is mended. diverged: the
     same, with other settings"""
@@ -43,6 +50,8 @@ class Overview:
     """its last value"""
     best_score: float | None
     """its highest value"""
+    latest: dict[str, float]
+    """last value of each metric that a run may be judged by"""
     steps_per_second: float | None
     """over the whole run"""
     age: float
@@ -59,7 +68,7 @@ def overview(folder: store.RunFolder) -> Overview:
     metrics: list[dict[str, float]] = []
     timing: list[dict[str, float]] = []
     problem = None
-    running = folder.locked
+    running, label = folder.locked, folder.label
     try:
         config = read_config(folder.config)
         metrics, timing = folder.read_metrics(), folder.read_timing()
@@ -92,6 +101,11 @@ def overview(folder: store.RunFolder) -> Overview:
         name=folder.name,
         path=str(folder.path),
         env=title(config.env, config.env_kwargs) if config is not None else None,
+        algorithm=config.algorithm if config is not None else None,
+        seed=config.seed if config is not None else None,
+        tags=label.tags,
+        group=label.group,
+        group_seeds=label.seeds,
         state=state,
         problem=problem,
         steps=steps,
@@ -99,9 +113,21 @@ def overview(folder: store.RunFolder) -> Overview:
         measure=judged_by,
         score=scores[-1] if scores else None,
         best_score=max(scores, default=None),
+        latest={name: found[-1] for name in MEASURES if (found := values(metrics, name))},
         steps_per_second=_speed(timing),
         age=time.time() - folder.started,
     )
+
+
+def finished(folder: store.RunFolder, config: TrainConfig) -> bool:
+    """Return whether the newest checkpoint is the end of what ``config`` asks for."""
+    newest = _newest_checkpoint(folder.checkpoints)
+    if newest is None:
+        return False
+    try:
+        return int(newest.name.removeprefix("step_")) >= config.steps or _reached(config, newest)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def seconds_of(timing: list[dict[str, float]]) -> list[float]:

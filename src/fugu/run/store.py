@@ -1,4 +1,6 @@
-"""The ``runs/`` folder: one folder per run, ``<env>-<YYYYmmdd-HHMMSS>``, found by path, by name or as ``latest``."""
+"""The ``runs/`` folder: one folder per run, with a name of its own or ``<env>-<YYYYmmdd-HHMMSS>``, found by path, by name or as
+``latest``.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +10,31 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import struct
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fugu.errors import ConfigError, FuguError, did_you_mean
+from fugu.run.label import FILE, Label, plain, read_label, write_label
 
 ROOT = Path("runs")
 
-_TIME = re.compile(r"-(\d{8}-\d{6})(?:-(\d+))?$")
+_TIME = re.compile(r"-(\d{8}-\d{6})(?:-(\d+))?(?:-s\d+)?$")
 _LATEST = re.compile(r"latest(?:~(\d+))?")
 
 
 class RunError(FuguError, RuntimeError):
     """A run folder is in use, or what is in it cannot be read."""
+
+
+class NameTaken(ConfigError):
+    """A run or a group of runs has the name already."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +133,13 @@ class RunFolder:
 
     @property
     def started(self) -> float:
-        """Return the start in seconds since 1970: by the time in the name, or the config's if the folder was given another name."""
+        """Return the start in seconds since 1970: as noted in the run, else by the time in its name, else by its config's."""
         return _started(self.at)[0]
+
+    @property
+    def label(self) -> Label:
+        """Return the run's tags, its group and its start."""
+        return read_label(self.at)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -142,10 +155,11 @@ class RunFolder:
             os.close(descriptor)
 
 
-def create(root: Path | str, env: str) -> RunFolder:
-    """Make a new folder for a run on ``env``, distinct even if another run starts in the same second."""
+def create(root: Path | str, env: str, name: str | None = None, label: Label | None = None) -> RunFolder:
+    """Make a new folder for a run: ``name``, or one made of ``env`` and the time, distinct even if another run starts in the same
+    second."""
     root = Path(root)
-    base = f"{_file_name(env)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    base = name or dated(env)
     number = 1
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -153,11 +167,60 @@ def create(root: Path | str, env: str) -> RunFolder:
             path = root / (base if number == 1 else f"{base}-{number}")
             try:
                 path.mkdir()
-                return RunFolder(path)
+                break
             except FileExistsError:
+                if name is not None:
+                    raise taken(path) from None
                 number += 1
+        write_label(path, replace(label or Label(), started=time.time()))
     except OSError as error:
         raise ConfigError(f"no run can be kept in {root}: {error.strerror}") from None
+    return RunFolder(path)
+
+
+def refuse_taken(root: Path, name: str) -> None:
+    """Raise a ConfigError if something is called ``name`` in ``root``, or a group of runs there is."""
+    if (root / name).exists():
+        raise taken(root / name)
+    if any(run.label.group == name for run in runs(root)):
+        path = root / name
+        raise NameTaken(
+            f"there is a group of runs {path} already; go on with it: fugu train --resume {shlex.quote(str(path))}, or give another "
+            f"--name, such as {name}-2"
+        )
+
+
+def members(text: str | Path, root: Path | str = ROOT) -> list[RunFolder]:
+    """Return the runs of the group that ``text`` means, its name in ``root`` or a path, oldest first; [] if there is none."""
+    path = Path(text)
+    for folder, name in ((Path(root), str(text)), (path.parent, path.name)):
+        if found := [run for run in runs(folder) if run.label.group == name]:
+            return found
+    return []
+
+
+def tagged(tags: Sequence[str], root: Path | str = ROOT) -> list[RunFolder]:
+    """Return the runs in ``root`` that have all of ``tags``, oldest first; a ConfigError if there is none."""
+    there = runs(root)
+    found = [run for run in there if {*tags} <= {*run.label.tags}]
+    if not found:
+        known = sorted({tag for run in there for tag in run.label.tags})
+        hint = f" Tags there are: {', '.join(known[:20])}" if known else " fugu train ENV --tag TAG gives a run one"
+        raise ConfigError(f"no run in {root} has the tag{'s' * (len(tags) > 1)} {' and '.join(map(repr, tags))}.{hint}")
+    return found
+
+
+def dated(env: str) -> str:
+    """Return a name made of ``env`` and the time."""
+    return f"{_file_name(env)}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def taken(path: Path) -> NameTaken:
+    """Return the error about a folder that cannot be a new run."""
+    if not _is_run(path):
+        return NameTaken(f"there is {path} already, and it is no run; give another --name, or move it away")
+    again = f"fugu train --resume {shlex.quote(str(path))}"
+    return NameTaken(f"there is a run {path} already; go on with it: {again}, or give another --name, such as {path.name}-2")
 
 
 def runs(root: Path | str = ROOT) -> list[RunFolder]:
@@ -177,16 +240,21 @@ def find(text: str | Path, root: Path | str = ROOT) -> RunFolder:
         if back < len(there):
             return there[-1 - back]
         raise ConfigError(f"{text}: there are only {len(there)} runs in {root}" if there else f"{text}: {_none_yet(root)}")
-    for path in (Path(text), Path(root) / text):
-        if text and path.is_dir():
-            if not _is_run(path):
-                raise ConfigError(f"{path} is not a run: it has no config.toml")
+    folders = [path for path in (Path(text), Path(root) / text) if text and path.is_dir()]
+    for path in folders:
+        if _is_run(path):
             return RunFolder(path)
+    if folders:
+        raise ConfigError(f"{folders[0]} is not a run: it has no config.toml")
+    if group := members(text, root):
+        names = ", ".join(run.name if run.name.isprintable() else repr(run.name) for run in group[:6]) + (
+            ", ..." if len(group) > 6 else ""
+        )
+        raise ConfigError(f"{text} is a group of {len(group)} runs; name one of them: {names}")
     if not there:
         raise ConfigError(f"there is no run {text!r}; {_none_yet(root)}")
-    raise ConfigError(
-        f"there is no run {text!r}, neither as a path nor in {root}.{did_you_mean(text, [r.name for r in there])}"
-    )
+    known = dict.fromkeys(name for run in there for name in (run.label.group, run.name) if name is not None)
+    raise ConfigError(f"there is no run {text!r}, neither as a path nor in {root}.{did_you_mean(text, known)}")
 
 
 def _none_yet(root: Path | str) -> str:
@@ -235,23 +303,26 @@ def _file_name(env: str) -> str:
     name = env.rsplit(":", 1)[-1]
     if name.endswith((".h", ".py")):
         name = Path(name).stem
-    name = re.sub(r"[^\w.+-]+", "-", name).strip("-.")
-    return name[:80] or "run"
+    return plain(name, "run")
 
 
 def _is_run(path: Path) -> bool:
     return (
         path.is_dir()
         and not path.name.startswith(".")
-        and ((path / "config.toml").is_file() or _TIME.search(path.name) is not None)
+        and ((path / "config.toml").is_file() or (path / FILE).is_file() or _TIME.search(path.name) is not None)
     )
 
 
 def _started(path: Path) -> tuple[float, int, str]:
-    """Return the key that sorts runs: the time in the name, or the config's if the folder was given another name."""
+    """Return the key that sorts runs: their start, and their number if they started in the same second."""
     match = _TIME.search(path.name)
+    number = int(match[2] or 1) if match else 1
+    noted = read_label(path).started
+    if noted is not None:
+        return noted, number, path.name
     if match:
         with contextlib.suppress(ValueError, OverflowError):  # digits that are no time
-            return time.mktime(time.strptime(match[1], "%Y%m%d-%H%M%S")), int(match[2] or 1), path.name
+            return time.mktime(time.strptime(match[1], "%Y%m%d-%H%M%S")), number, path.name
     config = path / "config.toml"
     return float(int((config if config.exists() else path).stat().st_mtime)), 1, path.name

@@ -6,10 +6,11 @@ import operator
 import os
 import shlex
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from fugu.config import fitting, fixed_paths, override, to_toml
 from fugu.emulation.place import from_anywhere, title
@@ -17,6 +18,8 @@ from fugu.errors import ConfigError
 from fugu.gpu import failure
 from fugu.presets import preset
 from fugu.run import store
+from fugu.run.config_file import from_file
+from fugu.run.label import Label, checked_name, checked_tags
 from fugu.run.live import attend
 from fugu.run.output import kept_output
 from fugu.run.run import Run
@@ -27,17 +30,45 @@ from fugu.trainer.config import TrainConfig, refuse_unread, with_algorithm
 from fugu.trainer.loop import Trainer
 from fugu.vector.config import VectorConfig
 
+if TYPE_CHECKING:
+    from fugu.run.group import Group
 
-def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str | Path = "runs", **settings: Any) -> Run:
+
+@overload
+def train(env: Any = ..., *, seeds: None = ..., **settings: Any) -> Run: ...
+
+
+@overload
+def train(env: Any = ..., *, seeds: int | Sequence[int], **settings: Any) -> Group: ...
+
+
+def train(
+    env: Any = None,
+    *,
+    config: TrainConfig | str | Path | None = None,
+    runs: str | Path = "runs",
+    name: str | None = None,
+    tags: Sequence[str] = (),
+    seeds: int | Sequence[int] | None = None,
+    **settings: Any,
+) -> Run | Group:
     """Train a policy and return the run.
 
-    ``env`` is anything ``fugu.vector.make`` takes by name. ``settings`` change fields of the environment's preset, by a name that
-    is unique (``steps=100_000``, ``learning_rate=1e-3``), by section (``ppo={"gamma": 0.9}``) or by path; or give a whole
-    ``config``.
+    ``env`` is anything ``fugu.vector.make`` takes by name; cartpole by default. ``settings`` change fields of the environment's
+    preset, by a name that is unique (``steps=100_000``, ``learning_rate=1e-3``), by section (``ppo={"gamma": 0.9}``) or by path.
+    ``config`` takes the preset's place if it is a whole config, or stands between the two if it is a file with a part of one.
+
+    ``name`` is the run's folder in ``runs``; ``tags`` are words to find it by. ``seeds`` trains a run per seed, one after the other,
+    and returns their ``Group``: so many, beginning with ``seed``, or those listed.
     """
+    name = None if name is None else checked_name(name)
+    label = Label(tags=checked_tags(tags))
     if isinstance(settings.get("policy"), str):
         settings["policy.net"] = settings.pop("policy")
-    if config is None:
+    if isinstance(config, str | Path):
+        config = _of_file(config, env, settings)
+    elif config is None:
+        env = "cartpole" if env is None else env
         if not isinstance(env, str):
             raise ConfigError(f"train() takes an environment by name (Gymnasium id, file.py:Class, ...), got {env!r:.60}")
         algorithm = fitting("algorithm", settings.get("algorithm"), str | None)
@@ -53,18 +84,32 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
     if "algorithm" in settings:
         config = with_algorithm(config, from_anywhere(fitting("algorithm", settings.pop("algorithm"), str)))
     refuse_unread(config, settings)
+    listed = seeds is not None and not hasattr(seeds, "__index__")
+    if listed and "seed" in settings:
+        raise ConfigError(f"seeds={seeds!r:.60} and seed={settings['seed']!r:.60}: which of the two? Leave one out")
     config = override(config, settings)
     config = override(config, {"env": from_anywhere(config.env), "policy.net": from_anywhere(config.policy.net)})
     if config.policy.start is not None:
         config = override(config, {"policy.start": str(Path(config.policy.start).resolve())})
+    if seeds is None:
+        return begin(config, Path(runs), name, label)
+    from fugu.run.seeds import train_seeds
+
+    return train_seeds(config, seeds, name, label, Path(runs), partial(begin, root=Path(runs)))
+
+
+def begin(config: TrainConfig, root: Path, name: str | None, label: Label) -> Run:
+    """Train a new run in ``root`` with a settled config."""
     text = to_toml(config)  # refuses what could not be read back
+    if name is not None:
+        store.refuse_taken(root, name)
     with ExitStack() as stack:
         stack.enter_context(failure.explained())
         output = stack.enter_context(kept_output(config.log))  # before there are workers, which print where they began
         timer = Timer()
         trainer = make_trainer(config, clock=timer)
         stack.callback(trainer.close)
-        folder = store.create(Path(runs), Path(title(config.env, config.env_kwargs)).name)
+        folder = store.create(root, env_name(config), name, label)
         _write(folder.config, text)
         stack.enter_context(folder.lock())
         trainer.folder = folder.checkpoints
@@ -73,12 +118,30 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
         return attend(Run(folder), trainer, timer, output)
 
 
-def _start_timeout(settings: Mapping[str, Any]) -> float:
+def env_name(config: TrainConfig) -> str:
+    """Return what runs on the environment of ``config`` are called."""
+    return Path(title(config.env, config.env_kwargs)).name
+
+
+def _of_file(path: str | Path, env: Any, settings: dict[str, Any]) -> TrainConfig:
+    """Return the config in a file, with those of ``settings`` that decide which preset it changes."""
+    algorithm = fitting("algorithm", settings.get("algorithm"), str | None)
+    return from_file(
+        path,
+        fitting("env", env, str | None),
+        fitting("env_kwargs", settings.pop("env_kwargs", {}), Mapping[str, Any]),
+        device=fitting("device", settings.get("device"), str | None),
+        algorithm=None if algorithm is None else from_anywhere(algorithm),
+        start_timeout=_start_timeout(settings, None),
+    )
+
+
+def _start_timeout(settings: Mapping[str, Any], otherwise: float | None = VectorConfig.start_timeout) -> Any:
     """Return the start timeout in ``settings``, in any of their forms: a preset may have to build an environment before there is a
     config."""
     section = settings.get("vector", {})
     inner = section.get("start_timeout") if isinstance(section, Mapping) else getattr(section, "start_timeout", None)
-    return settings.get("start_timeout") or settings.get("vector.start_timeout") or inner or VectorConfig.start_timeout
+    return settings.get("start_timeout") or settings.get("vector.start_timeout") or inner or otherwise
 
 
 def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
@@ -93,7 +156,7 @@ def go_on(run: Run, changes: Mapping[str, Any]) -> str | None:
     """Train on. Returns why there was nothing to do, or None."""
     refuse_unread(run.config, changes)
     config = run.with_config(changes)
-    _refuse_other_run(run.config, config)
+    refuse_other_run(run.config, config)
     with ExitStack() as stack:
         stack.enter_context(failure.explained())
         stack.enter_context(run.folder.lock())
@@ -114,7 +177,7 @@ def go_on(run: Run, changes: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _refuse_other_run(before: TrainConfig, after: TrainConfig) -> None:
+def refuse_other_run(before: TrainConfig, after: TrainConfig) -> None:
     for path in fixed_paths(before):
         name = ".".join(path)
         get = operator.attrgetter(name)

@@ -205,17 +205,23 @@ def with_algorithm(config: TrainConfig, algorithm: str) -> TrainConfig:
 
 def read_config(path: Path) -> TrainConfig:
     """Read a run's ``config.toml``. Sections and fields that earlier versions wrote for other algorithms are passed over."""
-    data = read_toml(path)
-    kind = member(data.get("algorithm", "ppo"))
+    data = own_settings(read_toml(path))
+    return structure(member(data.get("algorithm", "ppo")), data, str(path))
+
+
+def own_settings(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables of a config without sections and fields that only other algorithms have."""
+    data, algorithm = dict(data), data.get("algorithm", "ppo")
+    check_name(algorithm)
     for other in KNOWN:
         for name, section in sections(other).items():
             known = {each.name for each in fields(section)}
-            if name not in sections(data.get("algorithm", "ppo")):
+            if name not in sections(algorithm):
                 data.pop(name, None)
             elif isinstance(data.get(name), dict):
-                mine = {each.name for each in fields(sections(data.get("algorithm", "ppo"))[name])}
+                mine = {each.name for each in fields(sections(algorithm)[name])}
                 data[name] = {key: value for key, value in data[name].items() if key in mine or key not in known}
-    return structure(kind, data, str(path))
+    return data
 
 
 def refuse_unread(config: TrainConfig, changes: Mapping[str, Any]) -> None:
