@@ -36,7 +36,8 @@ def attend(run: Run, trainer: Trainer, timer: Timer) -> Run:
         report = Report(run, trainer, timer, outputs, board)
         interrupt = stack.enter_context(Interrupt())
         stack.enter_context(explained(run, trainer))
-        trainer.run(report, interrupt)
+        with trainer.callbacks.watching(run, trainer):
+            trainer.run(report, interrupt)
         if interrupt.asked:
             raise Interrupted(interrupt.asked, run, trainer.steps)
     return run

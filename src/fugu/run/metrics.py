@@ -1,7 +1,8 @@
 """Every metric a run writes: name, unit, definition, and whether the same config and seed give the same number.
 
 This table decides which file a metric goes to: ``metrics.jsonl`` if it is deterministic, ``timing.jsonl`` if not. Under ``env/`` and
-``loss/`` environments and algorithms may add names; everywhere else an unknown name is a mistake.
+``loss/`` environments and algorithms may add names, under ``user/`` and ``time/user/`` callbacks; everywhere else an unknown name is
+a mistake.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ OPEN = {
     "safe/lambda/": Metric("reward per cost", "the multiplier of this cost"),
     "safe/over_limit/": Metric("share", "of the episodes that ended last, those that cost more of this kind than its limit"),
     "loss/": Metric("", "mean over the minibatches of an update"),
+    "user/": Metric("", "logged by a callback"),
+    "time/user/": Metric("", "logged by a callback, of what the machine decides", False),
 }
 """prefix -> meaning of an unlisted name under it"""
 
@@ -111,4 +114,6 @@ def describe(name: str) -> Metric:
     for prefix, metric in OPEN.items():
         if name.startswith(prefix) and name != prefix:
             return metric
-    raise FuguError(f"there is no metric {name!r}.{did_you_mean(name, METRICS)} Names of your own go under env/ or loss/")
+    raise FuguError(
+        f"there is no metric {name!r}.{did_you_mean(name, METRICS)} Names of your own go under env/, loss/ or user/"
+    )

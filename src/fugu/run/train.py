@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,27 @@ from fugu.run.run import Run
 from fugu.run.timer import Timer
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
+from fugu.trainer.callbacks import Callbacks
 from fugu.trainer.config import TrainConfig, refuse_unread, with_algorithm
 from fugu.trainer.loop import Trainer
 from fugu.vector.config import VectorConfig
 
 
-def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str | Path = "runs", **settings: Any) -> Run:
+def train(
+    env: Any = "cartpole",
+    *,
+    config: TrainConfig | None = None,
+    runs: str | Path = "runs",
+    callbacks: Sequence[Any] = (),
+    **settings: Any,
+) -> Run:
     """Train a policy and return the run.
 
     ``env`` is anything ``fugu.vector.make`` takes by name. ``settings`` change fields of the environment's preset, by a name that
     is unique (``steps=100_000``, ``learning_rate=1e-3``), by section (``ppo={"gamma": 0.9}``) or by path; or give a whole
-    ``config``.
+    ``config``. ``callbacks`` are functions ``f(run, metrics)`` and objects as in ``trainer/callbacks.py``.
     """
+    watching = Callbacks(callbacks)
     if isinstance(settings.get("policy"), str):
         settings["policy.net"] = settings.pop("policy")
     if config is None:
@@ -61,6 +70,7 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
         timer = Timer()
         trainer = make_trainer(config, clock=timer)
         stack.callback(trainer.close)
+        trainer.watch(watching)
         folder = store.create(Path(runs), Path(title(config.env, config.env_kwargs)).name)
         _write(folder.config, text)
         stack.enter_context(folder.lock())
@@ -78,8 +88,9 @@ def _start_timeout(settings: Mapping[str, Any]) -> float:
     return settings.get("start_timeout") or settings.get("vector.start_timeout") or inner or VectorConfig.start_timeout
 
 
-def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
+def resume(run: Run, changes: Mapping[str, Any] | None = None, callbacks: Sequence[Any] = ()) -> Run:
     """Train on from the newest good checkpoint, exactly as the run would have gone on."""
+    watching = Callbacks(callbacks)
     refuse_unread(run.config, changes or {})
     config = run.with_config(changes or {})
     _refuse_other_run(run.config, config)
@@ -90,6 +101,7 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
         timer = Timer()
         trainer = make_trainer(config.from_checkpoint(), run.folder.checkpoints, timer)
         stack.callback(trainer.close)
+        trainer.watch(watching)
         trainer.load(path)
         if trainer.finished:
             raise ConfigError(_done(run, trainer))

@@ -93,6 +93,16 @@ class Evaluation:
             **dataclasses.asdict(self),
         }
 
+    def metrics(self) -> dict[str, float]:
+        """Return what a training logs of an evaluation."""
+        costs = self.mean_costs
+        return {
+            "eval/return": self.mean,
+            "eval/length": self.mean_length,
+            "eval/episodes": float(self.episodes),
+            **{cost_metric("eval/cost", name, costs): cost for name, cost in costs.items()},
+        }
+
     def __str__(self) -> str:
         return (
             f"{self.episodes} episode{'s' * (self.episodes > 1)}: mean return {self.mean:.2f} ({self.certainty}), "
