@@ -32,6 +32,12 @@ class Run:
         """The metrics, one mapping per logged update."""
         return self.folder.read_metrics()
 
+    def frame(self, kind: str | None = None) -> Any:
+        """The metrics and timings as a DataFrame of ``pandas`` or ``polars``, one row per logged update."""
+        from fugu.run.frame import frame
+
+        return frame(self.folder.read_metrics(), self.folder.read_timing(), kind)
+
     def resume(self, *, callbacks: Sequence[Any] = (), **changes: Any) -> Run:
         """Train on from the newest checkpoint; ``changes`` as for ``fugu.train``, for example ``steps=2_000_000``."""
         from fugu.run.train import resume

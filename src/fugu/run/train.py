@@ -64,6 +64,7 @@ def train(
     config = override(config, {"env": from_anywhere(config.env), "policy.net": from_anywhere(config.policy.net)})
     if config.policy.start is not None:
         config = override(config, {"policy.start": str(Path(config.policy.start).resolve())})
+    config = _with_whole_sink(config)
     text = to_toml(config)  # refuses what could not be read back
     with ExitStack() as stack:
         stack.enter_context(failure.explained())
@@ -80,6 +81,11 @@ def train(
         return attend(Run(folder), trainer, timer)
 
 
+def _with_whole_sink(config: TrainConfig) -> TrainConfig:
+    """Return ``config`` with the whole path of the file that has the user's own logger."""
+    return config if config.log.sink is None else override(config, {"log.sink": from_anywhere(config.log.sink)})
+
+
 def _start_timeout(settings: Mapping[str, Any]) -> float:
     """Return the start timeout in ``settings``, in any of their forms: a preset may have to build an environment before there is a
     config."""
@@ -92,7 +98,7 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None, callbacks: Sequen
     """Train on from the newest good checkpoint, exactly as the run would have gone on."""
     watching = Callbacks(callbacks)
     refuse_unread(run.config, changes or {})
-    config = run.with_config(changes or {})
+    config = _with_whole_sink(run.with_config(changes or {}))
     _refuse_other_run(run.config, config)
     with ExitStack() as stack:
         stack.enter_context(failure.explained())

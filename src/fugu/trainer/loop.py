@@ -378,21 +378,10 @@ class Trainer:
         if state.get("best_by", RETURNS) == self._best_by:  # else they cannot be compared
             self.best = state["best"]
         self.evaluated, self._evaluated_at = state.get("evaluated"), state.get("evaluated_at", state["updates"])
-        self._load_rate(state.get("learning_rate"))
+        engine.optimizer.load_own_rate(state.get("learning_rate"), wanted=bool(self.callbacks))
         self.saved_step = self.steps
         envs = saved.tensors.get("envs") or {}
         if envs and self.source.can_snapshot and self.source.fits(envs):
             self.source.restore(envs)
         else:
             self._restart(state["restart_seed"] if not envs else self._restart_seed)
-
-    def _load_rate(self, rate: float | None) -> None:
-        """Go on at the learning rate that a callback had set, if there are callbacks to set the next one."""
-        if self.callbacks:
-            self.learning_rate = rate
-        elif rate is not None:
-            warnings.warn(
-                f"a callback had set the learning rate to {rate:g}; without callbacks it is that of optimizer.schedule again",
-                RuntimeWarning,
-                stacklevel=3,
-            )

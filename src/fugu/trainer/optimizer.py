@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,6 +74,17 @@ class Optimizer:
         self.own_rate = None if rate is None else float(rate)
         if self._own_on_device is not None:
             self._own_on_device.fill_(math.nan if rate is None else self.own_rate)
+
+    def load_own_rate(self, rate: float | None, *, wanted: bool) -> None:
+        """Go on at the rate that was set when the run was saved; ``wanted`` if there is again who sets the next one."""
+        if wanted:
+            self.set_own_rate(rate)
+        elif rate is not None:
+            warnings.warn(
+                f"a callback had set the learning rate to {rate:g}; without callbacks it is that of optimizer.schedule again",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def keep_own_rate_on(self, device: torch.device) -> None:
         """Keep the learning rate that is set where recorded updates can read it. To be called before they are recorded."""
