@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fugu.emulation.env import Rows
+from fugu.emulation.env import EnvSpec, Rows
+from fugu.emulation.episode_infos import EpisodeInfos
+from fugu.emulation.kinds import labels
+from fugu.errors import ConfigError, did_you_mean
 
 Drained = tuple[int, float, float, dict[str, float]]
 """episodes, their summed returns and lengths, and the sums of the environment's own named values and of its costs, by name"""
@@ -34,12 +37,39 @@ class EpisodeLog(NamedTuple):
     """of the environment's own named values"""
     mean_costs: Mapping[str, float] = MappingProxyType({})
     """of what its steps cost, summed over an episode; empty where it has no costs"""
+    infos: Mapping[str, tuple[int, float]] = MappingProxyType({})
+    """name -> episodes whose last step's info had it as a number, and its mean over them"""
+    agents: Mapping[str, tuple[int, float, float]] = MappingProxyType({})
+    """name or kind of agents -> their episodes, mean return and mean length; empty where agents have no names"""
+
+
+def means_of(drained: Drained, costs: Sequence[str] = ()) -> EpisodeLog:
+    """Divide the sums by the episodes. ``costs``: which of the named values are costs."""
+    episodes, returns, lengths, values = drained
+    many = max(episodes, 1)
+    means = {name: total / many for name, total in values.items()}
+    spent = {name: means.pop(name) for name in costs}
+    return EpisodeLog(episodes, returns / many, lengths / many, means, spent)
+
+
+def check_logged(names: Sequence[str], drained: Drained, spec: EnvSpec) -> None:
+    """Refuse names that environments which keep their own statistics do not log: they have no other infos."""
+    known = [name for name in drained[3] if name not in spec.costs]
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"episode_infos: {spec.name} logs no {name!r}.{did_you_mean(name, known)} "
+                + ("What it logs is in the metrics in any case; leave it out" if known else "It logs nothing; leave it out")
+            )
 
 
 class EpisodeStats:
     """The running episodes of ``num_agents`` agents, and the sums over those that ended."""
 
-    def __init__(self, num_agents: int, costs: Sequence[str] = ()) -> None:
+    def __init__(
+        self, num_agents: int, costs: Sequence[str] = (), infos: Sequence[str] = (), agent_names: Sequence[str] = ()
+    ) -> None:
+        """``infos``: numbers in the infos of last steps that are asked for. ``agent_names``: of the agents of each environment."""
         self.returns = np.zeros(num_agents, np.float64)
         self.lengths = np.zeros(num_agents, np.int64)
         self.started = np.zeros(num_agents, np.float64)
@@ -49,6 +79,8 @@ class EpisodeStats:
         self._ended = (0, 0.0, 0.0)
         self._logged: dict[str, float] = {}
         """sums of what environments log of their episodes, by name"""
+        self.infos = EpisodeInfos(infos)
+        self._labels = Labels(agent_names) if agent_names else None
         self._between = np.zeros(num_agents, np.bool_)
         """whose episode ended on the row before, so that nothing runs until the reset"""
 
@@ -83,6 +115,9 @@ class EpisodeStats:
             lengths + float(self.lengths[over].sum()),
         )
         self._ended_costs += self.costs[over].sum(0)
+        if self._labels is not None:
+            self._labels.add(over, self.returns[over], self.lengths[over])
+        cut_off = any("restarted" in info for info in rows.infos.values())
         for i in np.flatnonzero(ended):
             agent = int(agents.start + i)
             episode: dict[str, Any] = {
@@ -92,10 +127,12 @@ class EpisodeStats:
             }
             if self.names:
                 episode["c"] = self.costs[agent].tolist()
-            for name, number in rows.infos.get(agent, {}).get("episode_log", {}).items():
+            info = rows.infos.get(agent, {})
+            for name, number in info.get("episode_log", {}).items():
                 self._logged[name] = self._logged.get(name, 0.0) + number
+            self.infos.add(info, cut_off=cut_off)
             # a new dict: the env may keep its own. Its own "episode", from a wrapper it has, stays
-            rows.infos[agent] = {"episode": episode, **rows.infos.get(agent, {})}
+            rows.infos[agent] = {"episode": episode, **info}
             self.returns[agent] = 0
             self.lengths[agent] = 0
             self.costs[agent] = 0
@@ -112,10 +149,35 @@ class EpisodeStats:
             if f"running {name}" in saved:
                 getattr(self, name)[...] = saved[f"running {name}"]
 
-    def drain(self) -> Drained:
-        """Return what the episodes that ended since the last call come to, and forget them."""
+    def drain(self) -> EpisodeLog:
+        """Return the means over the episodes that ended since the last call, and forget them."""
         ended, self._ended = self._ended, (0, 0.0, 0.0)
         costs = dict(zip(self.names, self._ended_costs.tolist(), strict=True))
         self._ended_costs[...] = 0
         logged, self._logged = self._logged, {}
-        return (*ended, {**logged, **costs})
+        log = means_of((*ended, {**logged, **costs}), self.names)
+        by_agent = {} if self._labels is None else self._labels.drain()
+        return log._replace(infos=self.infos.drain(), agents=by_agent)
+
+
+class Labels:
+    """Sums over the episodes of the agents of each name and kind that is told apart (``kinds.labels``)."""
+
+    def __init__(self, agent_names: Sequence[str]) -> None:
+        self._places = {label: np.isin(np.arange(len(agent_names)), own) for label, own in labels(agent_names).items()}
+        """label -> which agents of an environment it is about"""
+        self._size = len(agent_names)
+        self._sums = dict.fromkeys(self._places, (0, 0.0, 0.0))
+
+    def add(self, agents: np.ndarray, returns: np.ndarray, lengths: np.ndarray) -> None:
+        """Add the episodes of ``agents``, which have just ended."""
+        place = agents % self._size
+        for label, own in self._places.items():
+            its = own[place]
+            count, total, steps = self._sums[label]
+            self._sums[label] = count + int(its.sum()), total + float(returns[its].sum()), steps + float(lengths[its].sum())
+
+    def drain(self) -> dict[str, tuple[int, float, float]]:
+        """Return by label the episodes since the last call, their mean return and their mean length."""
+        sums, self._sums = self._sums, dict.fromkeys(self._places, (0, 0.0, 0.0))
+        return {label: (count, total / max(count, 1), steps / max(count, 1)) for label, (count, total, steps) in sums.items()}

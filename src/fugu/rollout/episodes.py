@@ -27,12 +27,13 @@ import torch
 from torch import Tensor
 
 from fugu.emulation.env import Rows
+from fugu.emulation.stats import means_of
 from fugu.errors import ConfigError
 from fugu.rollout.acting import Actor, Carry, Forms, zeros
 from fugu.rollout.batch import Batch, Segments, seen_of
 from fugu.rollout.columns import PER_SEGMENT
 from fugu.rollout.source import Clock, Experience, Source, Stopped
-from fugu.vector.vecenv import EpisodeLog, VecEnv, means_of
+from fugu.vector.vecenv import EpisodeLog, VecEnv
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,9 @@ class Episodes(Source):
         whole = self.vec.drain_log()
         log, self._log = self._log, (0, 0.0, 0.0)
         means = means_of((*log, {}))
-        return means._replace(mean_values=whole.mean_values, mean_costs=whole.mean_costs) if whole.episodes else means
+        if not whole.episodes:
+            return means
+        return whole._replace(episodes=means.episodes, mean_return=means.mean_return, mean_length=means.mean_length)
 
     # --- starting and restarting ---
 

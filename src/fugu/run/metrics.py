@@ -93,9 +93,16 @@ METRICS: dict[str, Metric] = {
 }
 
 OPEN = {
+    "episode/return/": Metric("", "as episode/return, of this agent or of the agents of this kind"),
+    "episode/length/": Metric("steps", "as episode/length, of this agent or of the agents of this kind"),
+    "eval/return/": Metric("", "as eval/return, of this agent or of the agents of this kind"),
+    "eval/length/": Metric("steps", "as eval/length, of this agent or of the agents of this kind"),
+    "eval/env/": Metric("", "as env/NAME, over the episodes of an evaluation"),
     "episode/cost/": Metric("", "mean undiscounted cost of this kind of the episodes that ended since the last line"),
     "eval/cost/": Metric("", "mean undiscounted cost of this kind of the episodes of an evaluation"),
-    "env/": Metric("", "mean of a value that the environment logs, over the episodes since the last line"),
+    "env/": Metric(
+        "", "mean of a number that the environment says of an episode, over the episodes since the last line that have it"
+    ),
     "safe/limit/": Metric("", "what an episode may cost on average, of this kind"),
     "safe/lambda/": Metric("reward per cost", "the multiplier of this cost"),
     "safe/over_limit/": Metric("share", "of the episodes that ended last, those that cost more of this kind than its limit"),

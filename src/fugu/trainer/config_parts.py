@@ -8,6 +8,7 @@ from typing import Literal
 
 from fugu.config import fixed
 from fugu.errors import ConfigError
+from fugu.vector.config import info_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,5 +139,6 @@ class LogConfig:
                 raise ConfigError(f"log.{field}={getattr(self, field)!r} must be one of {', '.join(known)}")
         if self.sink is not None and not all(self.sink.rpartition(":")):
             raise ConfigError(f"log.sink={self.sink!r} must be file.py:Class or module:Class")
+        object.__setattr__(self, "infos", info_names("log.infos", self.infos))
         if not self.interval > 0:
             raise ConfigError(f"log.interval={self.interval} must be positive; try --log.interval 5")

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from fugu.emulation.env import Infos, Rows
-from fugu.emulation.stats import Drained, EpisodeLog, EpisodeStats
+from fugu.emulation.stats import EpisodeLog, EpisodeStats, check_logged, means_of
 from fugu.errors import CallOrderError, ConfigError, EnvTimeout, WorkerDied
 from fugu.vector.config import VectorConfig
 from fugu.vector.runner import RESET, STEP, Options, Runner
@@ -51,9 +51,18 @@ class VecEnv:
         mask = self._rows[0][0].action_mask
         self.num_choices: int = 0 if mask is None else mask.shape[1]
         """columns of the action mask"""
-        self.episode_stats = runner.drain() is None or config.infos in ("all", "episode")
+        drained = runner.drain()
+        self.keeps_log = drained is not None
+        """whether the environments keep the statistics of episodes themselves, means over all that end"""
+        self.episode_stats = drained is None or config.infos in ("all", "episode")
         """whether the infos of a step that ends an episode get ``episode``"""
-        self._stats = EpisodeStats(self.num_agents, self.spec.costs)
+        self.agent_names = self.spec.agent_names if self.num_agents == self.num_envs * len(self.spec.agent_names) else ()
+        """what the agents of each environment are called; empty if they have no names"""
+        self._stats = EpisodeStats(self.num_agents, self.spec.costs, config.episode_infos, self.agent_names)
+        self.info_names = self._stats.infos.names
+        """numbers in the infos of last steps that are kept"""
+        if drained is not None:
+            check_logged(config.episode_infos, drained, self.spec)
         count = len(self._groups)
         self._slot = [0] * count
         self._running: list[int] = []
@@ -175,7 +184,8 @@ class VecEnv:
 
     def drain_log(self) -> EpisodeLog:
         """Return means over the episodes of all agents that ended since the last call."""
-        return means_of(self._runner.drain() or self._stats.drain(), self.spec.costs)
+        drained = self._runner.drain()
+        return self._stats.drain() if drained is None else means_of(drained, self.spec.costs)
 
     # --- saving and restoring ---
 
@@ -303,6 +313,7 @@ class VecEnv:
             self._closed = True
             self._at_once = None
             self._runner.close()
+            self._stats.infos.close()
 
     def __enter__(self) -> VecEnv:
         return self
@@ -383,12 +394,3 @@ class VecEnv:
     def _check_whole(self) -> None:
         if self._broken is not None:
             raise CallOrderError("an earlier call did not finish; reset() or close() this vector env") from self._broken
-
-
-def means_of(drained: Drained, costs: Sequence[str] = ()) -> EpisodeLog:
-    """Divide the sums by the episodes. ``costs``: which of the named values are costs."""
-    episodes, returns, lengths, values = drained
-    many = max(episodes, 1)
-    means = {name: total / many for name, total in values.items()}
-    spent = {name: means.pop(name) for name in costs}
-    return EpisodeLog(episodes, returns / many, lengths / many, means, spent)
