@@ -8,6 +8,7 @@ counts the rows an agent acted on.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fugu.emulation.env import EnvSpec, Rows
-from fugu.emulation.episode_infos import EpisodeInfos
+from fugu.emulation.infos import ALWAYS, numbers
 from fugu.emulation.kinds import labels
 from fugu.errors import ConfigError, did_you_mean
 
@@ -24,6 +25,10 @@ Drained = tuple[int, float, float, dict[str, float]]
 
 RUNNING = ("returns", "lengths", "costs")
 """the sums of ``EpisodeStats`` over episodes that have not ended"""
+
+
+PATIENCE = 100
+"""episodes without a name that was asked for, after which that is told of"""
 
 
 class EpisodeLog(NamedTuple):
@@ -38,22 +43,17 @@ class EpisodeLog(NamedTuple):
     mean_costs: Mapping[str, float] = MappingProxyType({})
     """of what its steps cost, summed over an episode; empty where it has no costs"""
     infos: Mapping[str, tuple[int, float]] = MappingProxyType({})
-    """name -> episodes whose last step's info had it as a number, and its mean over them"""
+    """name -> episodes whose last step's info had it as a number, and its mean over them; empty where the environments keep their
+    statistics themselves, as those in C++ do"""
     agents: Mapping[str, tuple[int, float, float]] = MappingProxyType({})
     """name or kind of agents -> their episodes, mean return and mean length; empty where agents have no names"""
 
 
-def means_of(drained: Drained, costs: Sequence[str] = ()) -> EpisodeLog:
-    """Divide the sums by the episodes. ``costs``: which of the named values are costs."""
-    episodes, returns, lengths, values = drained
-    many = max(episodes, 1)
-    means = {name: total / many for name, total in values.items()}
-    spent = {name: means.pop(name) for name in costs}
-    return EpisodeLog(episodes, returns / many, lengths / many, means, spent)
-
-
-def check_logged(names: Sequence[str], drained: Drained, spec: EnvSpec) -> None:
-    """Refuse names that environments which keep their own statistics do not log: they have no other infos."""
+def check_logged(names: Sequence[str], drained: Drained | None, spec: EnvSpec) -> None:
+    """Refuse names that environments which keep their own statistics, and have ``drained`` them, do not log: they have no other
+    infos."""
+    if drained is None:
+        return
     known = [name for name in drained[3] if name not in spec.costs]
     for name in names:
         if name not in known:
@@ -149,15 +149,17 @@ class EpisodeStats:
             if f"running {name}" in saved:
                 getattr(self, name)[...] = saved[f"running {name}"]
 
-    def drain(self) -> EpisodeLog:
-        """Return the means over the episodes that ended since the last call, and forget them."""
+    def drain(self) -> Drained:
+        """Return what the episodes that ended since the last call come to, and forget them."""
         ended, self._ended = self._ended, (0, 0.0, 0.0)
         costs = dict(zip(self.names, self._ended_costs.tolist(), strict=True))
         self._ended_costs[...] = 0
         logged, self._logged = self._logged, {}
-        log = means_of((*ended, {**logged, **costs}), self.names)
-        by_agent = {} if self._labels is None else self._labels.drain()
-        return log._replace(infos=self.infos.drain(), agents=by_agent)
+        return (*ended, {**logged, **costs})
+
+    def drain_by_agent(self) -> dict[str, tuple[int, float, float]]:
+        """Return the same by agent and by kind, as in ``EpisodeLog.agents``."""
+        return {} if self._labels is None else self._labels.drain()
 
 
 class Labels:
@@ -181,3 +183,60 @@ class Labels:
         """Return by label the episodes since the last call, their mean return and their mean length."""
         sums, self._sums = self._sums, dict.fromkeys(self._places, (0, 0.0, 0.0))
         return {label: (count, total / max(count, 1), steps / max(count, 1)) for label, (count, total, steps) in sums.items()}
+
+
+class EpisodeInfos:
+    """The sums over episodes that ended of numbers in the infos of their last steps: of ``names``, and of those that are always kept.
+
+    A name's mean is over the episodes that had it as a finite number. A name that only some episodes have is told of once, and so is
+    one that none has, though it was asked for.
+    """
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.names = tuple(dict.fromkeys((*ALWAYS, *names)))
+        self._asked = set(names)
+        self._counts = np.zeros(len(self.names), np.int64)
+        self._sums = np.zeros(len(self.names))
+        self._episodes = 0
+        """episodes so far that could have them"""
+        self._had = np.zeros(len(self.names), np.int64)
+        """how many of those had each"""
+        self._told: set[str] = set()
+
+    def add(self, info: Mapping[str, Any], *, cut_off: bool) -> None:
+        """Add an episode whose last step said ``info``. ``cut_off``: its environment failed, and has said nothing."""
+        for name, number in (numbers(info, self.names) if info else {}).items():
+            k = self.names.index(name)
+            self._counts[k] += 1
+            self._sums[k] += number
+            self._had[k] += 1
+        self._episodes += not cut_off
+
+    def drain(self) -> dict[str, tuple[int, float]]:
+        """Return, by name, how many episodes since the last call had it, and its mean over them."""
+        self._tell()
+        means = self._sums / np.maximum(self._counts, 1)
+        found = {name: (int(self._counts[k]), float(means[k])) for k, name in enumerate(self.names)}
+        self._counts[...] = 0
+        self._sums[...] = 0
+        return found
+
+    def close(self) -> None:
+        """Tell of the names that no episode had."""
+        self._tell(patience=1)
+
+    def _tell(self, patience: int = PATIENCE) -> None:
+        """Warn, once each, of names that only some episodes have, and of those asked for that none has."""
+        for name, had in zip(self.names, self._had.tolist(), strict=True):
+            missing = self._episodes - had
+            if name in self._told or missing <= 0:
+                continue
+            if had:
+                why = "is a number in some episodes only; its mean is over those that have it"
+            elif name in self._asked and self._episodes >= patience:
+                why = "is a number in no episode; set it in the last step's info, or do not ask for it"
+            else:
+                continue
+            self._told.add(name)
+            # from this line and in the same words, so that the environments of evaluations do not say it once more
+            warnings.warn(f"info[{name!r}] {why}", RuntimeWarning, stacklevel=1)

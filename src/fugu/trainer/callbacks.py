@@ -50,7 +50,7 @@ class Callbacks:
         """method -> name and function of each callback that has it, in the order they were given"""
         for number, callback in enumerate(callbacks):
             for method, function in _methods(callback, number).items():
-                self._calls[method].append((_name(callback, function), function))
+                self._calls[method].append((_name(callback, method, plain=function is callback), function))
         self._run: Any = None
 
     def __bool__(self) -> bool:
@@ -196,13 +196,10 @@ def _how_to_go_on(run: Any, trainer: Any) -> str:
     )
 
 
-def _name(callback: Any, function: Any) -> str:
+def _name(callback: Any, method: str, *, plain: bool) -> str:
     """Return how messages name a callback: its function's name, or ``Class.method``."""
-    own = getattr(callback, "__qualname__", None) or getattr(callback, "__name__", None)
-    if function is callback and own:
-        return str(own)
     kind = type(callback).__qualname__
-    return kind if function is callback else f"{kind}.{function.__name__}"
+    return str(getattr(callback, "__qualname__", kind)) if plain else f"{kind}.{method}"
 
 
 def _short(callback: Any) -> str:

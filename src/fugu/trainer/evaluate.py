@@ -19,7 +19,7 @@ import torch
 from fugu.algorithm.contract import Algorithm
 from fugu.config import SEEDS
 from fugu.emulation.env import Infos, cost_metric
-from fugu.emulation.episode_infos import numbers
+from fugu.emulation.infos import ALWAYS, numbers
 from fugu.emulation.kinds import labels
 from fugu.errors import FuguError
 from fugu.rollout.acting import Acts
@@ -154,7 +154,7 @@ def evaluate(
     carry = None
     vec.reset(seed)
     rows = vec.rows
-    vec.drain_log()
+    keeps_log = not vec.drain_log().infos
     for _ in range(max_steps):
         if (played >= share).all():
             break
@@ -172,7 +172,7 @@ def evaluate(
         if rows.cost is not None:
             costs += rows.cost
         ended = np.flatnonzero(terminated | truncated)
-        said = _said(vec, infos, ended)
+        said = _said(vec, infos, ended, keeps_log)
         for agent in ended:
             if played[agent] < share[agent] and math.isnan(returns[agent]):
                 unscored += 1
@@ -216,15 +216,16 @@ class _Episode(NamedTuple):
     """what the environment says of it"""
 
 
-def _said(vec: VecEnv, infos: Infos, ended: np.ndarray) -> dict[int, Mapping[str, float]]:
-    """Return what the environment says of the episodes of the agents that have just ended. One that keeps its own statistics says
-    only the means over all of these."""
+def _said(vec: VecEnv, infos: Infos, ended: np.ndarray, keeps_log: bool) -> dict[int, Mapping[str, float]]:
+    """Return what the environments say of the episodes of the agents that have just ended. ``keeps_log``: they keep their statistics
+    themselves, and say only the means over all of these."""
     if not len(ended):
         return {}
-    if vec.keeps_log:
+    if keeps_log:
         return dict.fromkeys(ended.tolist(), vec.drain_log().mean_values)
+    names = (*ALWAYS, *vec.config.episode_infos)
     own = {agent: infos.get(agent, {}) for agent in ended.tolist()}
-    return {agent: {**info.get("episode_log", {}), **numbers(info, vec.info_names)} for agent, info in own.items()}
+    return {agent: {**info.get("episode_log", {}), **numbers(info, names)} for agent, info in own.items()}
 
 
 def _mean_infos(done: Sequence[_Episode]) -> dict[str, float]:
@@ -237,8 +238,8 @@ def _mean_infos(done: Sequence[_Episode]) -> dict[str, float]:
 
 def _by_label(done: Sequence[_Episode], vec: VecEnv) -> dict[str, dict[str, float]]:
     found = {}
-    for label, places in labels(vec.agent_names).items():
-        its = [one for one in done if one.agent % len(vec.agent_names) in places]
+    for label, places in labels(vec.spec.agent_names).items():
+        its = [one for one in done if one.agent % len(vec.spec.agent_names) in places]
         if its:
             mean_return, mean_length = (float(np.mean([one[k] for one in its])) for k in (2, 3))
             found[label] = {"episodes": len(its), "mean_return": mean_return, "mean_length": mean_length}

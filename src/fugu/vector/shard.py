@@ -18,8 +18,8 @@ from gymnasium import spaces as gs
 
 from fugu.emulation.columns import large_ones
 from fugu.emulation.env import Deferred, Env, Infos, Rows, is_deferred
-from fugu.emulation.episode_infos import ALWAYS, numbers
 from fugu.emulation.factory import Factory
+from fugu.emulation.infos import ALWAYS, numbers
 from fugu.errors import ConfigError, EnvError, NotInstalled, SandboxError, shared_class
 from fugu.vector.buffers import SLOTS, Buffers
 from fugu.vector.config import InfoMode, OnError

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from fugu.emulation.env import Infos, Rows
-from fugu.emulation.stats import EpisodeLog, EpisodeStats, check_logged, means_of
+from fugu.emulation.stats import Drained, EpisodeLog, EpisodeStats, check_logged
 from fugu.errors import CallOrderError, ConfigError, EnvTimeout, WorkerDied
 from fugu.vector.config import VectorConfig
 from fugu.vector.runner import RESET, STEP, Options, Runner
@@ -52,17 +52,10 @@ class VecEnv:
         self.num_choices: int = 0 if mask is None else mask.shape[1]
         """columns of the action mask"""
         drained = runner.drain()
-        self.keeps_log = drained is not None
-        """whether the environments keep the statistics of episodes themselves, means over all that end"""
         self.episode_stats = drained is None or config.infos in ("all", "episode")
         """whether the infos of a step that ends an episode get ``episode``"""
-        self.agent_names = self.spec.agent_names if self.num_agents == self.num_envs * len(self.spec.agent_names) else ()
-        """what the agents of each environment are called; empty if they have no names"""
-        self._stats = EpisodeStats(self.num_agents, self.spec.costs, config.episode_infos, self.agent_names)
-        self.info_names = self._stats.infos.names
-        """numbers in the infos of last steps that are kept"""
-        if drained is not None:
-            check_logged(config.episode_infos, drained, self.spec)
+        self._stats = EpisodeStats(self.num_agents, self.spec.costs, config.episode_infos, self.spec.agent_names)
+        check_logged(config.episode_infos, drained, self.spec)
         count = len(self._groups)
         self._slot = [0] * count
         self._running: list[int] = []
@@ -184,8 +177,10 @@ class VecEnv:
 
     def drain_log(self) -> EpisodeLog:
         """Return means over the episodes of all agents that ended since the last call."""
-        drained = self._runner.drain()
-        return self._stats.drain() if drained is None else means_of(drained, self.spec.costs)
+        drained, stats = self._runner.drain(), self._stats
+        if drained is not None:
+            return means_of(drained, self.spec.costs)
+        return means_of(stats.drain(), self.spec.costs)._replace(infos=stats.infos.drain(), agents=stats.drain_by_agent())
 
     # --- saving and restoring ---
 
@@ -394,3 +389,12 @@ class VecEnv:
     def _check_whole(self) -> None:
         if self._broken is not None:
             raise CallOrderError("an earlier call did not finish; reset() or close() this vector env") from self._broken
+
+
+def means_of(drained: Drained, costs: Sequence[str] = ()) -> EpisodeLog:
+    """Divide the sums by the episodes. ``costs``: which of the named values are costs."""
+    episodes, returns, lengths, values = drained
+    many = max(episodes, 1)
+    means = {name: total / many for name, total in values.items()}
+    spent = {name: means.pop(name) for name in costs}
+    return EpisodeLog(episodes, returns / many, lengths / many, means, spent)
