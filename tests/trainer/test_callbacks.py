@@ -14,6 +14,7 @@ import fugu
 from fugu.errors import ConfigError
 from fugu.run.run import Run
 from fugu.run.store import RunFolder
+from fugu.trainer import capture
 from fugu.trainer.build import make_trainer
 from fugu.trainer.callbacks import CallbackError, Callbacks
 from fugu.trainer.checkpoint import find
@@ -270,6 +271,19 @@ def test_nothing_is_learned_at_a_rate_of_zero(settings: Any) -> None:
             trainer.learning_rate = -1
     finally:
         trainer.close()
+
+
+def test_on_a_device_callbacks_are_told_of_the_looks_that_the_config_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "LOOK_SECONDS", 0.0)  # the clock decides a look after every update
+    monkeypatch.setattr(capture, "LEAST_LOOKS", 4)
+    trainer, told, reported = make_trainer(device_config("cpu")), [], []
+    trainer.watch(Callbacks([lambda run, metrics: told.append(metrics["updates"]) or len(told) == 2]))
+    try:
+        trainer.start()
+        trainer.run(lambda metrics: reported.append(metrics["updates"]), Interrupt())
+    finally:
+        trainer.close()
+    assert told == [3, 6] and reported == [1, 2, 3, 4, 5, 6], "and True ended it at such a look"
 
 
 # --- ranks ---

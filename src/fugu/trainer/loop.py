@@ -191,8 +191,9 @@ class Trainer:
             self.save(ending=True)
 
     def _tell(self, metrics: dict[str, float], found: Evaluation | None, report: Report) -> None:
-        """Report an update, with what callbacks log of it; one of them may end the training."""
-        if not self.callbacks:
+        """Report an update, with what callbacks log of it; one of them may end the training. Looks that the clock decided are not
+        told to them, so that what they do does not hang on it."""
+        if not self.callbacks or (self.unattended is not None and not self.unattended.at_look):
             report(metrics)
             return
         try:
