@@ -162,6 +162,29 @@ def test_a_name_that_never_comes_is_told_of_once_at_the_latest_at_the_end(steps:
     assert said.startswith("info['distanse'] is a number in no episode; set it in the last step's info")
 
 
+class Fragile(Walk):
+    """Fails now and then, in which case it says nothing."""
+
+    def step(self, action: Any) -> Any:
+        if self.np_random.random() < 0.1:
+            raise OSError("no answer")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("infos", ["none", "all"])
+def test_environments_that_were_replaced_are_not_taken_for_episodes_that_say_nothing(infos: Any) -> None:
+    with (
+        warnings.catch_warnings(),
+        vector.make(Fragile, 4, backend="serial", infos=infos, on_error="restart", max_restarts=99) as vec,
+    ):
+        warnings.simplefilter("error")
+        vec.reset(seed=0)
+        for _ in range(60):
+            vec.step(np.ones(4, np.int64))
+        log = vec.drain_log()
+        assert vec.restarts > 5 and 0 < log.infos["is_success"][0] <= log.episodes - vec.restarts
+
+
 def test_environments_in_cpp_log_what_they_log() -> None:
     with pytest.raises(ConfigError, match="breakout logs no 'scor'. Did you mean 'score'"):
         vector.make("breakout", 2, episode_infos=("scor",))

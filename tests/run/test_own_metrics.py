@@ -61,7 +61,7 @@ def test_a_run_logs_infos_agents_and_to_a_logger_of_ones_own(
     ]
     assert main(["eval", str(run.path), "--episodes", "12"]) == 0
     shown = capsys.readouterr().out
-    assert "mean hunger   4\n" in shown and "  wolf_1        return " in shown
+    assert "  hunger        4\n" in shown and "  wolf_1        return " in shown
     (kept,) = run.path.glob("eval-*.json")
     report = json.loads(kept.read_text())
     assert report["mean_infos"] == {"hunger": 4.0} and report["agents"]["sheep"]["episodes"] == 4

@@ -267,6 +267,12 @@ def test_nothing_is_learned_at_a_rate_of_zero(settings: Any) -> None:
             assert trainer.update(interrupt)["learning_rate"] == 0.0 and not changed()
             trainer.learning_rate = None
             assert trainer.update(interrupt)["learning_rate"] > 0.0 and changed()
+        if trainer.unattended is not None:
+            trainer.learning_rate = 0.25
+            rate = trainer.engine.optimizer.set_progress(torch.tensor(0.5))
+            trainer.learning_rate = 0.125
+            assert isinstance(rate, torch.Tensor), "a recording reads it anew each time"
+            assert trainer.engine.optimizer.set_progress(torch.tensor(0.5)).item() == 0.125
         with pytest.raises(ConfigError, match="learning_rate=-1 must be a finite number"):
             trainer.learning_rate = -1
     finally:
