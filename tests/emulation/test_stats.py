@@ -186,9 +186,9 @@ def test_environments_that_were_replaced_are_not_taken_for_episodes_that_say_not
 
 
 def test_environments_in_cpp_log_what_they_log() -> None:
-    with pytest.raises(ConfigError, match="breakout logs no 'scor'. Did you mean 'score'"):
+    with pytest.raises(ConfigError, match="breakout says no 'scor' of an episode. Did you mean 'score'"):
         vector.make("breakout", 2, episode_infos=("scor",))
-    with pytest.raises(ConfigError, match="cartpole logs no 'x'. It logs nothing; leave it out"):
+    with pytest.raises(ConfigError, match="cartpole says no 'x' of an episode. It says nothing; leave it out"):
         vector.make("cartpole", 2, backend="device", device="cpu", episode_infos=("x",))
     with pytest.raises(ConfigError, match=r"episode_infos='x' must be a list of names"):
         vector.make(Walk, 2, episode_infos="x")

@@ -26,7 +26,6 @@ Drained = tuple[int, float, float, dict[str, float]]
 RUNNING = ("returns", "lengths", "costs")
 """the sums of ``EpisodeStats`` over episodes that have not ended"""
 
-
 PATIENCE = 100
 """episodes without a name that was asked for, after which that is told of"""
 
@@ -58,8 +57,8 @@ def check_logged(names: Sequence[str], drained: Drained | None, spec: EnvSpec) -
     for name in names:
         if name not in known:
             raise ConfigError(
-                f"episode_infos: {spec.name} logs no {name!r}.{did_you_mean(name, known)} "
-                + ("What it logs is in the metrics in any case; leave it out" if known else "It logs nothing; leave it out")
+                f"{spec.name} says no {name!r} of an episode.{did_you_mean(name, known)} "
+                + ("What it says is logged in any case; leave it out" if known else "It says nothing; leave it out")
             )
 
 

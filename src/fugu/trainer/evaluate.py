@@ -241,8 +241,8 @@ def _by_label(done: Sequence[_Episode], vec: VecEnv) -> dict[str, dict[str, floa
     for label, places in labels(vec.spec.agent_names).items():
         its = [one for one in done if one.agent % len(vec.spec.agent_names) in places]
         if its:
-            mean_return, mean_length = (float(np.mean([one[k] for one in its])) for k in (2, 3))
-            found[label] = {"episodes": len(its), "mean_return": mean_return, "mean_length": mean_length}
+            mean_return, mean_length = np.mean([one.total for one in its]), np.mean([one.length for one in its])
+            found[label] = {"episodes": len(its), "mean_return": float(mean_return), "mean_length": float(mean_length)}
     return found
 
 

@@ -200,7 +200,8 @@ class Trainer:
             self._ended = self.ranks.any(self.callbacks.updated(metrics, found))
         except Exception:
             if self.saved_step != self.steps:
-                self.save(ending=True)
+                with suppress(Exception):  # the reason why training ended matters more
+                    self.save(ending=True)
             raise
         finally:
             report(metrics)

@@ -173,7 +173,7 @@ class VectorConfig:
 
 def info_names(field: str, names: Any) -> tuple[str, ...]:
     """Return the names of infos that ``field`` lists, checked."""
-    if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
         raise ConfigError(f"{field}={names!r} must be a list of names, such as {field}=('distance',)")
     return tuple(dict.fromkeys(names))
 
