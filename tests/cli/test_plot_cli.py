@@ -10,6 +10,7 @@ import pytest
 
 import fugu
 from fugu.cli.main import main
+from fugu.errors import ConfigError
 from fugu.run import curves, store
 
 pytest.importorskip("matplotlib")
@@ -45,6 +46,20 @@ def test_curves_are_what_was_logged_over_steps_or_seconds(runs: Path) -> None:
     assert seconds[-1] == pytest.approx(wall, rel=0.01)
 
 
+def test_short_names_mean_the_one_metric_they_can_mean(runs: Path) -> None:
+    folders = store.runs(runs)
+    assert list(curves._curves(folders, ("return", "kl", "episode/return", "length"), "steps")) == [
+        "episode/return",
+        "loss/kl",
+        "episode/length",
+    ]
+    assert curves._meant("return", {"eval/return", "loss/kl"}) == "eval/return"
+    assert curves._meant("return", {"eval/return", "episode/return", "episode/return/a"}) == "episode/return"
+    assert curves._meant("reference_kl", {"loss/kl"}) == "loss/reference_kl", "which this run did not log"
+    with pytest.raises(ConfigError, match="'a' could be episode/length/a or episode/return/a; type one of them"):
+        curves._meant("a", {"episode/return/a", "episode/length/a"})
+
+
 def test_smoothing_is_the_mean_of_neighbours() -> None:
     values = np.array([1.0, 2.0, 6.0, 3.0])
     assert curves.smoothed(values, 1).tolist() == values.tolist()
@@ -55,7 +70,7 @@ def test_smoothing_is_the_mean_of_neighbours() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "part"),
     [
-        (["--metric", "return"], 2, "Did you mean 'episode/return'"),
+        (["--metric", "retrun"], 2, "there is no metric 'retrun'"),
         (["--metric", "loss/entropi"], 2, "Did you mean 'loss/entropy'"),
         (["--metric", "system/gpu"], 1, "did not log 'system/gpu'; there are: episode/length"),
         (["-o", "x.jpg"], 2, "try x.png"),

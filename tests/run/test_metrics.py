@@ -18,14 +18,15 @@ def test_only_what_the_machine_decides_is_not_deterministic() -> None:
     assert varying == {name for name in METRICS if name.startswith(("time/", "system/"))}
 
 
-def test_own_names_go_under_env_and_loss() -> None:
+def test_own_names_go_under_env_loss_and_user() -> None:
     assert describe("env/score").deterministic and describe("loss/cost").deterministic
     assert describe("loss/kl").unit == "nats"
+    assert describe("user/mine").deterministic and not describe("time/user/mine").deterministic
 
 
 @pytest.mark.parametrize("name", ["los/kl", "episode/retrun", "time/enf", "env/", "loss/", "kl", ""])
 def test_other_unknown_names_are_refused(name: str) -> None:
-    with pytest.raises(FuguError, match="there is no metric .*under env/ or loss/"):
+    with pytest.raises(FuguError, match="there is no metric .*under env/, loss/ or user/"):
         describe(name)
 
 

@@ -190,14 +190,22 @@ def test_tensorboard_events_hold_the_metrics(tmp_path: Path) -> None:
 @pytest.fixture
 def wandb(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     """Stands in for the service's package: records what it is called with."""
-    fake = types.SimpleNamespace(started={}, logged=[], finished=0, Settings=lambda **settings: settings)
+    fake = types.SimpleNamespace(started={}, logged=[], axes=[], step=-1, finished=0, Settings=lambda **settings: settings)
 
     def finish() -> None:
         fake.finished += 1
 
+    def log(metrics: Mapping[str, Any], step: int) -> None:
+        if step > fake.step:  # it drops what is not above the last it saw, also that of an earlier process
+            fake.logged.append((step, metrics))
+            fake.step = step
+
+    def define_metric(name: str, step_metric: str | None = None) -> None:
+        fake.axes.append((name, step_metric))
+
     def init(**arguments: Any) -> types.SimpleNamespace:
         fake.started.update(arguments)
-        return types.SimpleNamespace(log=lambda metrics, step: fake.logged.append((step, metrics)), finish=finish)
+        return types.SimpleNamespace(log=log, finish=finish, define_metric=define_metric)
 
     fake.init = init
     monkeypatch.setitem(sys.modules, "wandb", fake)
@@ -212,6 +220,87 @@ def test_weights_and_biases_stays_offline_unless_asked(tmp_path: Path, wandb: ty
     assert wandb.logged == [(64, row(1))] and wandb.finished == 1
     open_sinks(RunFolder(tmp_path), LogConfig(wandb="online"), {})
     assert wandb.started["mode"] == "online"
+
+
+def test_what_a_resumed_run_logs_again_is_not_dropped_by_weights_and_biases(
+    tmp_path: Path, wandb: types.SimpleNamespace
+) -> None:
+    run, log = RunFolder(tmp_path), LogConfig(wandb="offline")
+    for first, last in ((1, 8), (6, 9), (6, 7)):  # killed twice, each time beyond the checkpoint of update 5
+        sinks = open_sinks(run, log, {}, after_updates=first - 1, step=64 * (first - 1))
+        for update in range(first, last + 1):
+            sinks.write(64 * update, row(update))
+        sinks.close()
+    assert [metrics["updates"] for _, metrics in wandb.logged] == [*range(1, 9), *range(6, 10), 6, 7]
+    assert all(metrics["steps"] == 64 * metrics["updates"] for _, metrics in wandb.logged)
+    assert ("*", "steps") in wandb.axes, "charts are drawn over our steps"
+
+
+SINK = """
+class Sink:
+    def __init__(self, folder, config):
+        self.file = open(folder / "own.txt", "a")
+        self.seed = config["seed"]
+
+    def write(self, step, metrics):
+        if step == 192:
+            raise ConnectionError("no answer")
+        metrics["loss/kl"] = None
+        self.file.write(f"{self.seed} {step}\\n")
+
+    def close(self):
+        self.file.write("closed\\n")
+        self.file.close()
+
+class Short:
+    def __init__(self, folder, config): ...
+    def write(self, step): ...
+    def close(self): ...
+
+class Open(Short):
+    def write(self, step, metrics): ...
+    close = None
+
+class Late(Sink):
+    def __init__(self, folder, config):
+        config["sede"]
+
+def make(folder, config): ...
+"""
+
+
+def test_a_logger_of_ones_own_gets_every_line_until_it_fails(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(SINK)
+    run = RunFolder(tmp_path)
+    sinks = open_sinks(run, LogConfig(sink=f"{file}:Sink"), {"seed": 7})
+    for update in (1, 2):
+        sinks.write(64 * update, row(update))
+    with pytest.warns(RuntimeWarning, match=r"mine.py:Sink failed and is left out .*ConnectionError: no answer\n.*line 9"):
+        sinks.write(192, row(3))
+    sinks.write(256, row(4))
+    sinks.close()
+    assert (tmp_path / "own.txt").read_text() == "7 64\n7 128\nclosed\n"
+    assert [line["loss/kl"] for line in run.read_metrics()] == [row(update)["loss/kl"] for update in range(1, 5)]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Short", r"has write\(self, step\); it must take what def write\(self, step, metrics\) takes"),
+        ("Open", r"has no close; a logger has def close\(self\)"),
+        ("Late", r"Late\(folder, config\) failed: KeyError: 'sede'\n.*line \d+: config"),
+        ("make", "must be a class"),
+        ("Snik", "has no 'Snik'. Did you mean 'Sink'"),
+    ],
+)
+def test_a_wrong_logger_is_refused_before_work_starts(tmp_path: Path, name: str, said: str, no_leaks: None) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(SINK)
+    with pytest.raises(ConfigError, match=said):
+        open_sinks(RunFolder(tmp_path), LogConfig(sink=f"{file}:{name}"), {"seed": 7})
+    with pytest.raises(ConfigError, match="there is no file .*none.py"):
+        open_sinks(RunFolder(tmp_path), LogConfig(sink=f"{tmp_path}/none.py:{name}"), {})
 
 
 def test_a_service_that_does_not_start_is_told_before_work_starts(tmp_path: Path, wandb: types.SimpleNamespace) -> None:

@@ -14,6 +14,8 @@ from fugu import vector
 from fugu.errors import FuguError
 from fugu.rollout.acting import Act, Seen
 from fugu.trainer.evaluate import Evaluation, evaluate
+from fugu.vector.vecenv import VecEnv
+from tests.emulation.test_stats import Pack
 
 
 class Long(gymnasium.Env):
@@ -40,11 +42,17 @@ class Long(gymnasium.Env):
 def play(lengths: list[int], episodes: int, max_steps: int = 100) -> Evaluation:
     """One environment per length."""
 
+    with vector.make([functools.partial(Long, length) for length in lengths], backend="serial") as vec:
+        return still(vec, episodes, max_steps)
+
+
+def still(vec: VecEnv, episodes: int, max_steps: int = 1000) -> Evaluation:
+    """Evaluate a policy that always chooses 0."""
+
     def act(seen: Seen) -> Act:
         return Act(torch.zeros(len(seen.obs), dtype=torch.int64))
 
-    with vector.make([functools.partial(Long, length) for length in lengths], backend="serial") as vec:
-        return evaluate(vec, act, episodes=episodes, seed=0, greedy=False, device=torch.device("cpu"), max_steps=max_steps)
+    return evaluate(vec, act, episodes=episodes, seed=0, greedy=False, device=torch.device("cpu"), max_steps=max_steps)
 
 
 def test_shares_are_settled_beforehand_so_that_short_episodes_are_not_favoured(recwarn):
@@ -81,3 +89,39 @@ def test_one_episode_says_nothing_of_the_spread():
     assert math.isnan(result.deviation) and all(map(math.isnan, result.interval))
     assert result.summary()["interval_95"] is None and result.summary()["deviation"] is None
     assert str(result) == "1 episode: mean return 2.00 (95% interval unknown from one episode), mean length 2.0"
+
+
+class Saying(Long):
+    """Says at the end how long it was, and of long episodes also whether they are even."""
+
+    def step(self, action):
+        obs, reward, ends, truncated, _ = super().step(action)
+        info = {"length": np.int64(self.count), "is_success": self.length > 2}
+        return obs, reward, ends, truncated, info | ({"even": self.length % 2 == 0} if self.length > 3 else {})
+
+
+@pytest.mark.parametrize("settings", [{"backend": "serial"}, {"backend": "process", "num_workers": 2}], ids=str)
+@pytest.mark.filterwarnings("ignore:info")
+def test_means_of_infos_are_over_the_episodes_that_count_and_have_them(settings):
+    makers = [functools.partial(Saying, length) for length in (1, 2, 4, 6, 5)]
+    with vector.make(makers, 5, infos="none", episode_infos=("length", "even"), **settings) as vec:
+        found = still(vec, 12)
+    assert found.mean_infos == {"length": pytest.approx(found.mean_length), "is_success": 6 / 12, "even": 4 / 6}
+    assert found.summary()["mean_infos"] == found.mean_infos and ", mean even 0.67" in str(found)
+    assert found.metrics()["eval/env/is_success"] == 0.5
+
+
+def test_environments_in_cpp_say_what_they_log():
+    with vector.make("breakout", 8, infos="none") as vec:
+        found = still(vec, 8)
+    assert found.mean_infos.keys() == {"score", "cleared"}
+
+
+@pytest.mark.parametrize("settings", [{"backend": "serial"}, {"backend": "process", "num_workers": 2}], ids=str)
+def test_returns_are_told_by_agent_and_kind(settings):
+    with vector.make(Pack, 2, infos="none", **settings) as vec:  # wolf_0, sheep, wolf_1: paid 0, 10 and 20 a step
+        found = still(vec, 9)
+    means = {label: (its["episodes"], its["mean_return"], its["mean_length"]) for label, its in found.agents.items()}
+    assert means == {"wolf": (6, 40.0, 4.0), "wolf_0": (3, 0.0, 4.0), "sheep": (3, 20.0, 2.0), "wolf_1": (3, 80.0, 4.0)}
+    assert found.metrics()["eval/return/sheep"] == 20.0 and found.metrics()["eval/length/wolf_1"] == 4.0
+    assert found.mean == pytest.approx(np.mean(found.returns)), "the score stays the mean over all"

@@ -96,6 +96,10 @@ def _print(heading: str, result: Evaluation, kept: Path | None) -> None:
     out.print(f"  mean length   {sum(result.lengths) / result.episodes:.1f} steps")
     for name, mean in result.mean_costs.items():
         out.print(Text(f"  {'mean ' + cost_metric('cost', name, result.costs):<13} {mean:.2f}"))
+    for name, mean in result.mean_infos.items():
+        out.print(Text(f"  {name:<13} {mean:.4g}"))
+    for name, its in result.agents.items():
+        out.print(Text(f"  {name:<13} return {its['mean_return']:.2f}, length {its['mean_length']:.1f} steps"))
     if kept is not None:
         out.print(Text(f"  written to    {kept}"), soft_wrap=True)
     if result.cut:

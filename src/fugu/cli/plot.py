@@ -24,7 +24,8 @@ class Options:
     out: Annotated[str, tyro.conf.arg(aliases=["-o"])] = ""
     """File to write: .png, .svg or .pdf; empty: curves.png in the run's folder, for several runs in the current one"""
     metric: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Metric to draw; give it again for more panels. Default: episode/return, and costs with their limits if there are any"""
+    """Metric to draw, also by the end of its name (return, kl); give it again for more panels. Default: episode/return, and costs with
+    their limits if there are any"""
     x: Literal["steps", "time"] = "steps"
     """Axis of the curves: steps of the environments, or time (seconds of training)"""
     smooth: int = 1

@@ -154,11 +154,12 @@ def _resume(text: str, argv: list[str], runs: Path) -> int:
     }
     from fugu.run.ending import Interrupted
     from fugu.run.train import go_on
+    from fugu.trainer.callbacks import Callbacks
 
     try:
         if isinstance(found, Group):
             return _show(lambda: found.resume(**changes))
-        done = go_on(run, changes)
+        done = go_on(run, changes, Callbacks())
     except Interrupted as end:
         return _interrupted(end)
     if done is not None:

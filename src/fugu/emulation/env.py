@@ -147,7 +147,7 @@ class Env(Protocol):
     and is only valid during the call. An env whose steps have costs beside their reward names them in an attribute ``costs`` and
     writes ``out.cost``. What else it says of every step, ``columns = {"risk": ((), "float32")}``, it writes into ``out["risk"]``.
     What an episode is to be remembered by beside its return, named numbers, stands in the info of its last step as
-    ``episode_log``; their means are logged.
+    ``episode_log``; their means are logged. Where ``agent_names`` says what the agents are called, returns are also told by agent.
 
     An env whose steps are computed elsewhere, by other processes or a service, can have the members of ``Deferred`` as well. Then
     the steps of many envs are under way at once, in one process.
@@ -217,6 +217,8 @@ class EnvSpec:
     """what a step costs beside its reward: the names of the columns of ``cost``"""
     columns: Own = field(default_factory=dict)
     """what the env says of a step beyond the columns that all have"""
+    agent_names: tuple[str, ...] = ()
+    """what the agents are called, in the order of their rows; empty if they have no names"""
 
     @property
     def obs_layout(self) -> Layout:
@@ -251,7 +253,15 @@ def spec_of(env: Env) -> EnvSpec:
         getattr(env, "autoreset", "next_step"),
         tuple(getattr(env, "costs", ())),
         own_columns(getattr(env, "columns", None), name),
+        _agent_names(env),
     )
+
+
+def _agent_names(env: Env) -> tuple[str, ...]:
+    names = tuple(getattr(env, "agent_names", ()))
+    if names and len(names) != env.num_agents:
+        raise ConfigError(f"agent_names of {type(env).__name__} has {len(names)} names for num_agents={env.num_agents}")
+    return names
 
 
 def cost_metric(metric: str, cost: str, costs: Collection[str]) -> str:

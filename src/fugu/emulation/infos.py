@@ -3,6 +3,7 @@ its own, under names that the environment, or a wrapper around it, lists in the 
 
 ``costs = ("cost",)`` says that ``info["cost"]`` is there after every step; it becomes the column ``cost`` of the rows.
 ``columns = {"risk": ((), "float32")}`` says that ``info["risk"]`` may be there; it becomes the column ``risk``, zeros without it.
+Numbers in the info of an episode's last step, such as ``is_success``, may be kept as what the environment says of the episode.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import numpy as np
 from fugu.emulation.columns import Own, Shape, own_columns
 from fugu.emulation.env import Rows
 from fugu.errors import SpaceError
+
+ALWAYS = ("is_success",)
+"""names that are looked for without being asked for"""
 
 
 class Said:
@@ -75,6 +79,32 @@ def write_costs(names: Sequence[str], info: Mapping[str, Any], row: np.ndarray) 
                 f"info[{name!r}]={info[name]!r} is not finite in float32; a cost must be a finite number", where="cost"
             )
         row[k] = value
+
+
+def numbers(info: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
+    """Return the values of ``names`` that are finite numbers in the info of an episode's last step."""
+    final = info.get("final_info", info)  # of a vector env that has reset it since
+    found = {}
+    for name in names:
+        number = _number(final.get(name)) if isinstance(final, Mapping) else None
+        if number is not None:
+            found[name] = number
+    return found
+
+
+def _number(value: Any) -> float | None:
+    """Return ``value`` as a number, bools and the scalars of numpy and torch included; None if it is none, or not finite."""
+    if not isinstance(value, bool | int | float):
+        if getattr(value, "ndim", None) != 0 or not hasattr(value, "item"):
+            return None
+        value = value.item()
+        if not isinstance(value, bool | int | float):
+            return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _value(name: str, said: Any, shape: Shape, dtype: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Agents of different kinds in one team: a space that has room for all of them, and their values in it.
+"""Agents of different kinds in one team: a space that has room for all of them, their values in it, and what the kinds are called.
 
 Shorter vectors are filled up with zeros; the choices of a smaller Discrete come first, and the others are masked (``team.py``).
 """
@@ -12,6 +12,30 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from fugu.errors import SpaceError
+
+MOST = 16
+"""agents, or kinds of agents, that are told apart in metrics, at most"""
+
+
+def labels(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return what returns and lengths are told apart by, with the places of its agents among ``names``: each agent, if there are at
+    most ``MOST``, and each kind of several agents, if there are at least two kinds and at most ``MOST``.
+
+    A kind is the name without the number at its end, as PettingZoo has it: ``adversary_0`` and ``adversary_1`` are of one.
+    """
+    if len(names) < 2 or len(set(names)) < len(names):
+        return {}
+    kinds: dict[str, tuple[int, ...]] = {}
+    for place, name in enumerate(names):
+        kind = name.rstrip("0123456789").rstrip("_- ") or name
+        kinds[kind] = (*kinds.get(kind, ()), place)
+    agents: dict[str, tuple[int, ...]] = {}
+    if len(names) <= MOST:
+        agents = {name: (place,) for place, name in enumerate(names)}
+    if not 1 < len(kinds) <= MOST:
+        return agents
+    several = {kind: own for kind, own in kinds.items() if len(own) > 1 or not agents}
+    return {**several, **agents}  # an agent that is called as a kind keeps its name
 
 
 def common_observation(spaces: Sequence[gs.Space]) -> gs.Space | None:

@@ -43,6 +43,7 @@ class Team:
                 fix="Set possible_agents to the list of their names",
             )
         self.num_agents = len(self.agents)
+        self.agent_names = tuple(map(str, self.agents))
         self.index = {agent: i for i, agent in enumerate(self.agents)}
         self.observation_spaces = _spaces(env, self.agents, "observation_space")
         self.observation_space = _common(env, self.agents, self.observation_spaces, "observation_space", common_observation)

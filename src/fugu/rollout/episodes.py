@@ -215,7 +215,9 @@ class Episodes(Source):
         whole = self.vec.drain_log()
         log, self._log = self._log, (0, 0.0, 0.0)
         means = means_of((*log, {}))
-        return means._replace(mean_values=whole.mean_values, mean_costs=whole.mean_costs) if whole.episodes else means
+        if not whole.episodes:
+            return means
+        return whole._replace(episodes=means.episodes, mean_return=means.mean_return, mean_length=means.mean_length)
 
     # --- starting and restarting ---
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,12 +90,14 @@ def _curves(folders: Sequence[RunFolder], metrics: Sequence[str], x: Axis) -> di
     if not there:
         raise FuguError(f"{', '.join(names.values())}: no metrics yet")
     out: dict[str, dict[str, Curve]] = {}
-    for metric in metrics:
+    known = sorted(there - {"steps", "updates"})
+    for metric in dict.fromkeys(_meant(metric, there) for metric in metrics):
         if metric not in there:
-            known = sorted(there - {"steps", "updates"})
             if metric in METRICS:
                 raise FuguError(f"{', '.join(names.values())} did not log {metric!r}; there are: {', '.join(known)}")
-            raise ConfigError(f"there is no metric {metric!r}.{_near(metric, known)} There are: {', '.join(known)}")
+            near = nearest(metric, known)
+            hint = did_you_mean(metric, near) if near else ""
+            raise ConfigError(f"there is no metric {metric!r}.{hint} There are: {', '.join(known)}")
         for path, (lines, timing) in tables.items():
             source = lines if any(metric in row for row in lines) else timing
             clock = dict(zip((row["updates"] for row in timing), np.cumsum(seconds_of(timing)).tolist(), strict=True))
@@ -124,13 +126,19 @@ def _limits(folders: Sequence[RunFolder], metric: str) -> list[float]:
     return sorted({row[name] for folder in folders for row in folder.read_metrics()[-1:] if name in row})
 
 
-def _near(metric: str, known: Sequence[str]) -> str:
-    """Return the nearest names; ``return`` alone means ``episode/return``."""
-    ends = [name for name in known if name.rpartition("/")[2] == metric]
-    if ends:
-        return f" Did you mean {ends[0]!r}?"
-    near = nearest(metric, known)
-    return did_you_mean(metric, near) if near else ""
+def _meant(metric: str, there: Collection[str]) -> str:
+    """Return the metric that a short name means: ``kl`` is ``loss/kl``. Where episodes of the training and of evaluations both have
+    it, as ``return``, those of the training are meant."""
+    if metric in there:
+        return metric
+    for known in (there, METRICS):
+        ends = sorted(name for name in known if name.rpartition("/")[2] == metric and name != metric)
+        trained = [name for name in ends if name.startswith("episode/")]
+        if len(ends) == 1 or len(trained) == 1:
+            return trained[0] if trained else ends[0]
+        if ends:
+            raise ConfigError(f"{metric!r} could be {' or '.join(ends)}; type one of them")
+    return metric
 
 
 def _names(folders: Sequence[RunFolder]) -> dict[Path, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,11 +46,11 @@ class Group:
     def __len__(self) -> int:
         return len(self.folders)
 
-    def resume(self, **changes: Any) -> Group:
+    def resume(self, *, callbacks: Sequence[Any] = (), **changes: Any) -> Group:
         """Train on the runs that are not finished, and begin those that are missing; ``changes`` as for ``fugu.train``."""
         from fugu.run.seeds import resume_group
 
-        return resume_group(self, changes)
+        return resume_group(self, changes, callbacks)
 
     def evaluate(self, episodes: int = 100, **settings: Any) -> GroupEvaluation:
         """Play ``episodes`` whole episodes with each run's policy; ``settings`` as for ``Run.evaluate``."""

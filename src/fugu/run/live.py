@@ -40,7 +40,8 @@ def attend(run: Run, trainer: Trainer, timer: Timer, output: Output) -> Run:
         interrupt = stack.enter_context(Interrupt())
         stack.enter_context(explained(run, trainer))
         stack.enter_context(output.telling())
-        trainer.run(report, interrupt)
+        with trainer.callbacks.watching(run, trainer):
+            trainer.run(report, interrupt)
         if interrupt.asked:
             raise interrupted(interrupt.asked, run, trainer.steps)
     return run

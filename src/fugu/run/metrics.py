@@ -1,7 +1,8 @@
 """Every metric a run writes: name, unit, definition, and whether the same config and seed give the same number.
 
 This table decides which file a metric goes to: ``metrics.jsonl`` if it is deterministic, ``timing.jsonl`` if not. Under ``env/`` and
-``loss/`` environments and algorithms may add names; everywhere else an unknown name is a mistake.
+``loss/`` environments and algorithms may add names, under ``user/`` and ``time/user/`` callbacks; everywhere else an unknown name is
+a mistake.
 """
 
 from __future__ import annotations
@@ -96,13 +97,22 @@ METRICS: dict[str, Metric] = {
 }
 
 OPEN = {
+    "episode/return/": Metric("", "as episode/return, of this agent or of the agents of this kind"),
+    "episode/length/": Metric("steps", "as episode/length, of this agent or of the agents of this kind"),
+    "eval/return/": Metric("", "as eval/return, of this agent or of the agents of this kind"),
+    "eval/length/": Metric("steps", "as eval/length, of this agent or of the agents of this kind"),
+    "eval/env/": Metric("", "as env/NAME, over the episodes of an evaluation"),
     "episode/cost/": Metric("", "mean undiscounted cost of this kind of the episodes that ended since the last line"),
     "eval/cost/": Metric("", "mean undiscounted cost of this kind of the episodes of an evaluation"),
-    "env/": Metric("", "mean of a value that the environment logs, over the episodes since the last line"),
+    "env/": Metric(
+        "", "mean of a number that the environment says of an episode, over the episodes since the last line that have it"
+    ),
     "safe/limit/": Metric("", "what an episode may cost on average, of this kind"),
     "safe/lambda/": Metric("reward per cost", "the multiplier of this cost"),
     "safe/over_limit/": Metric("share", "of the episodes that ended last, those that cost more of this kind than its limit"),
     "loss/": Metric("", "mean over the minibatches of an update"),
+    "user/": Metric("", "logged by a callback"),
+    "time/user/": Metric("", "logged by a callback, of what the machine decides", False),
 }
 """prefix -> meaning of an unlisted name under it"""
 
@@ -115,4 +125,6 @@ def describe(name: str) -> Metric:
     for prefix, metric in OPEN.items():
         if name.startswith(prefix) and name != prefix:
             return metric
-    raise FuguError(f"there is no metric {name!r}.{did_you_mean(name, METRICS)} Names of your own go under env/ or loss/")
+    raise FuguError(
+        f"there is no metric {name!r}.{did_you_mean(name, METRICS)} Names of your own go under env/, loss/ or user/"
+    )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fugu.config import fitting
 from fugu.run import store
 from fugu.trainer.config import TrainConfig, read_config
+
+if TYPE_CHECKING:
+    from fugu.trainer.loop import Trainer
 
 
 class Run:
@@ -18,6 +21,8 @@ class Run:
     def __init__(self, text: str | Path | store.RunFolder, root: str | Path = "runs") -> None:
         self.folder = text if isinstance(text, store.RunFolder) else store.find(str(text), Path(root))
         self.config: TrainConfig = read_config(self.folder.config)
+        self.trainer: Trainer | None = None
+        """the trainer while the run is being trained here, for callbacks"""
 
     @property
     def path(self) -> Path:
@@ -27,11 +32,17 @@ class Run:
         """The metrics, one mapping per logged update."""
         return self.folder.read_metrics()
 
-    def resume(self, **changes: Any) -> Run:
+    def frame(self, kind: str | None = None) -> Any:
+        """The metrics and timings as a DataFrame of ``pandas`` or ``polars``, one row per logged update."""
+        from fugu.run.frame import frame
+
+        return frame(self.folder.read_metrics(), self.folder.read_timing(), kind)
+
+    def resume(self, *, callbacks: Sequence[Any] = (), **changes: Any) -> Run:
         """Train on from the newest checkpoint; ``changes`` as for ``fugu.train``, for example ``steps=2_000_000``."""
         from fugu.run.train import resume
 
-        return resume(self, changes)
+        return resume(self, changes, callbacks)
 
     def evaluate(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from fugu.run.label import Label, checked_seeds
 from fugu.run.overview import finished
 from fugu.run.run import Run
 from fugu.run.train import begin, env_name, refuse_other_run, resume
+from fugu.trainer.callbacks import Callbacks
 from fugu.trainer.config import TrainConfig, refuse_unread
 
 
@@ -63,8 +64,9 @@ def train_seeds(config: TrainConfig, seeds: Any, name: str | None, label: Label,
             number += 1
 
 
-def resume_group(group: Group, changes: Mapping[str, Any]) -> Group:
+def resume_group(group: Group, changes: Mapping[str, Any], callbacks: Sequence[Any] = ()) -> Group:
     """Train on every run of the group that is not finished, and begin those that are missing, as the last one began."""
+    watching = Callbacks(callbacks)
     runs = {run.config.seed: run for run in group}
     for run in runs.values():
         refuse_unread(run.config, changes)
@@ -74,9 +76,10 @@ def resume_group(group: Group, changes: Mapping[str, Any]) -> Group:
     for seed in group.seeds:
         if seed not in runs:
             config = replace(model.with_config(changes), seed=seed)
-            todo |= _new(config, (seed,), group.name, model.folder.label, partial(begin, root=group.root), group.seeds)
+            one = partial(begin, root=group.root, watching=watching)
+            todo |= _new(config, (seed,), group.name, model.folder.label, one, group.seeds)
         elif not finished(runs[seed].folder, runs[seed].with_config(changes)):
-            todo[seed] = partial(resume, runs[seed], changes)
+            todo[seed] = partial(resume, runs[seed], changes, callbacks)
     return _trained(group.root, group.name, todo)
 
 

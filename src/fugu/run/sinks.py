@@ -1,4 +1,4 @@
-"""Destinations of metrics: two JSONL files always, TensorBoard and Weights & Biases if asked for.
+"""Destinations of metrics: two JSONL files always; TensorBoard, Weights & Biases and a logger of the user's own if asked for.
 
 ``metrics.jsonl`` holds what the config and the seed decide, ``timing.jsonl`` the rest (see ``metrics.py``), one line per write,
 each with ``updates`` and ``steps``. A run resumed from a checkpoint first removes the lines after it (``truncate``), so that its
@@ -7,6 +7,8 @@ file equals that of a run never interrupted. A sink that fails (disk full, servi
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import json
 import math
 import os
@@ -15,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from fugu.errors import ConfigError, FuguError, MissingExtra
+from fugu.emulation.factory import attribute, load_file, load_module
+from fugu.errors import ConfigError, FuguError, MissingExtra, raised
 from fugu.run.metrics import describe
 from fugu.run.store import RunFolder, bad_line, parse_line
 from fugu.trainer.config_parts import LogConfig
@@ -33,11 +36,13 @@ def open_sinks(folder: RunFolder, log: LogConfig, config: Mapping[str, Any], aft
     lines = JsonLines(folder)
     sinks: list[Sink] = [lines]
     try:
-        lines.truncate(after_updates)
+        if log.sink is not None:
+            sinks.append(OwnSink(log.sink, folder, config))
+        last = lines.truncate(after_updates)
         if log.tensorboard:
             sinks.append(TensorBoard(folder, step))
         if log.wandb != "off":
-            sinks.append(WeightsAndBiases(folder, log, config))
+            sinks.append(WeightsAndBiases(folder, log, config, forgotten=max(0, last - step)))
     except BaseException:
         Sinks(sinks).close()
         raise
@@ -62,7 +67,7 @@ class Sinks:
                 sink.write(step, metrics)
             except Exception as error:
                 self._sinks.remove(sink)
-                _warn(f"{type(sink).__name__} failed and is left out from here on: {error!r}")
+                _warn(f"{_name(sink)} failed and is left out from here on: {_why(sink, error)}")
                 _close(sink)
 
     def close(self) -> None:
@@ -89,12 +94,13 @@ class JsonLines:
             if len(row) > len(place) or deterministic:
                 self._files[deterministic].append(row)
 
-    def truncate(self, after_updates: int) -> None:
+    def truncate(self, after_updates: int) -> int:
         """Remove the lines of later updates, and the remains of a kill at the end. A bad line before the end is a RunError, with
-        both files as they were: what follows it is not ours to throw away."""
-        ends = [(file, file.end(after_updates)) for file in self._files.values()]
-        for file, end in ends:
+        both files as they were: what follows it is not ours to throw away. Returns the steps of the last line there was."""
+        ends = [(file, *file.end(after_updates)) for file in self._files.values()]
+        for file, end, _ in ends:
             file.truncate(end)
+        return max(steps for *_, steps in ends)
 
     def close(self) -> None:
         for file in self._files.values():
@@ -127,19 +133,22 @@ class _File:
                 _warn(f"{self._path} misses lines from here on: {error.strerror}")
                 self._warned = True
 
-    def end(self, after_updates: int) -> int:
-        """Return the end of the lines up to that update, in bytes."""
-        end = 0
+    def end(self, after_updates: int) -> tuple[int, int]:
+        """Return the end of the lines up to that update, in bytes, and the steps of the last line of all."""
+        end = steps = 0
+        later = False
         with self._path.open("rb") as file:
             lines = file.readlines()
         for number, line in enumerate(lines, 1):
             row = parse_line(line) if line.endswith(b"\n") else None
-            if row is None and number < len(lines):
+            if row is None and number < len(lines) and not later:
                 raise bad_line(self._path, number, line)
-            if row is None or row["updates"] > after_updates:
-                break
-            end += len(line)
-        return end
+            later = later or row is None or row["updates"] > after_updates
+            if not later:
+                end += len(line)
+            if row is not None:
+                steps = int(row["steps"])
+        return end, steps
 
     def truncate(self, end: int) -> None:
         os.ftruncate(self._descriptor, end)
@@ -172,9 +181,14 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run in ``wandb/`` of the run's folder, sent to the service only if ``online``; ``wandb sync`` sends it later."""
+    """A run in ``wandb/`` of the run's folder, sent to the service only if ``online``; ``wandb sync`` sends it later.
 
-    def __init__(self, folder: RunFolder, log: LogConfig, config: Mapping[str, Any]) -> None:
+    W&B's own step may only rise: it drops lines below the last one it saw. A run that was killed had logged beyond the checkpoint it
+    goes on from, by ``forgotten`` steps. So W&B's step is ours plus all that was ever forgotten, and its charts are drawn over
+    ``steps``, the metric; the forgotten lines stay there beside those that took their place.
+    """
+
+    def __init__(self, folder: RunFolder, log: LogConfig, config: Mapping[str, Any], forgotten: int = 0) -> None:
         try:
             import wandb
         except ImportError:
@@ -193,11 +207,72 @@ class WeightsAndBiases:
         except Exception as error:
             raise ConfigError(f"Weights & Biases did not start: {error}. --log.wandb offline needs no account") from error
 
+        self._run.define_metric("steps")
+        self._run.define_metric("*", step_metric="steps")
+        self._ahead = forgotten
+        ahead = folder.path / "wandb" / "ahead"
+        with contextlib.suppress(OSError, ValueError):
+            self._ahead += int(ahead.read_text())
+        if self._ahead:
+            with contextlib.suppress(OSError):  # a disk that is full
+                ahead.parent.mkdir(exist_ok=True)
+                ahead.write_text(f"{self._ahead}\n")
+
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log({name: _number(value) for name, value in metrics.items()}, step=step)
+        self._run.log({name: _number(value) for name, value in metrics.items()} | {"steps": step}, step=step + self._ahead)
 
     def close(self) -> None:
         self._run.finish()
+
+
+class OwnSink:
+    """A logger of the user's own: ``Class(folder, config)``, which are the run's path and its config as a dict."""
+
+    def __init__(self, name: str, folder: RunFolder, config: Mapping[str, Any]) -> None:
+        self.name = name
+        kind = self._kind(name)
+        try:
+            self._inner = kind(folder.path, dict(config))
+        except Exception as error:
+            raise ConfigError(f"log.sink={name}: {kind.__name__}(folder, config) failed: {raised(error)}") from error
+
+    @staticmethod
+    def _kind(name: str) -> Any:
+        """Return the class, found and checked."""
+        head, _, tail = name.rpartition(":")
+        if head.endswith(".py") and not Path(head).is_file():
+            raise ConfigError(f"log.sink={name}: there is no file {Path(head).resolve()}")
+        kind = attribute(load_file(head) if head.endswith(".py") else load_module(head, name), tail, head)
+        if not isinstance(kind, type):
+            raise ConfigError(f"log.sink={name} must be a class, got {kind!r:.60}")
+        calls = {"__init__": ("folder", "config"), "write": ("step", "metrics"), "close": ()}
+        for method, arguments in calls.items():
+            function = getattr(kind, method, None)
+            wanted = f"def {method}({', '.join(('self', *arguments))})"
+            if not callable(function):
+                raise ConfigError(f"log.sink={name} has no {method}; a logger has {wanted}")
+            try:
+                inspect.signature(function).bind(None, *arguments)
+            except TypeError:
+                got = f"{method}{inspect.signature(function)}"
+                raise ConfigError(f"log.sink={name} has {got}; it must take what {wanted} takes") from None
+            except ValueError:  # of some built-in functions nothing is known
+                pass
+        return kind
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._inner.write(step, dict(metrics))
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _name(sink: Sink) -> str:
+    return sink.name if isinstance(sink, OwnSink) else type(sink).__name__
+
+
+def _why(sink: Sink, error: Exception) -> str:
+    return raised(error) if isinstance(sink, OwnSink) else repr(error)
 
 
 def _number(value: Any) -> float | int | None:
@@ -211,7 +286,7 @@ def _close(sink: Sink) -> None:
     try:
         sink.close()
     except Exception as error:
-        _warn(f"{type(sink).__name__} did not close: {error!r}")
+        _warn(f"{_name(sink)} did not close: {_why(sink, error)}")
 
 
 def _warn(message: str) -> None:

@@ -26,6 +26,7 @@ from fugu.run.run import Run
 from fugu.run.timer import Timer
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
+from fugu.trainer.callbacks import Callbacks
 from fugu.trainer.config import TrainConfig, refuse_unread, with_algorithm
 from fugu.trainer.loop import Trainer
 from fugu.vector.config import VectorConfig
@@ -50,6 +51,7 @@ def train(
     name: str | None = None,
     tags: Sequence[str] = (),
     seeds: int | Sequence[int] | None = None,
+    callbacks: Sequence[Any] = (),
     **settings: Any,
 ) -> Run | Group:
     """Train a policy and return the run.
@@ -59,8 +61,10 @@ def train(
     ``config`` takes the preset's place if it is a whole config, or stands between the two if it is a file with a part of one.
 
     ``name`` is the run's folder in ``runs``; ``tags`` are words to find it by. ``seeds`` trains a run per seed, one after the other,
-    and returns their ``Group``: so many, beginning with ``seed``, or those listed.
+    and returns their ``Group``: so many, beginning with ``seed``, or those listed. ``callbacks`` are functions ``f(run, metrics)``
+    and objects as in ``trainer/callbacks.py``.
     """
+    watching = Callbacks(callbacks)
     name = None if name is None else checked_name(name)
     label = Label(tags=checked_tags(tags))
     if isinstance(settings.get("policy"), str):
@@ -91,15 +95,16 @@ def train(
     config = override(config, {"env": from_anywhere(config.env), "policy.net": from_anywhere(config.policy.net)})
     if config.policy.start is not None:
         config = override(config, {"policy.start": str(Path(config.policy.start).resolve())})
+    config = _with_whole_sink(config)
     if seeds is None:
-        return begin(config, Path(runs), name, label)
+        return begin(config, Path(runs), name, label, watching)
     from fugu.run.seeds import train_seeds
 
-    return train_seeds(config, seeds, name, label, Path(runs), partial(begin, root=Path(runs)))
+    return train_seeds(config, seeds, name, label, Path(runs), partial(begin, root=Path(runs), watching=watching))
 
 
-def begin(config: TrainConfig, root: Path, name: str | None, label: Label) -> Run:
-    """Train a new run in ``root`` with a settled config."""
+def begin(config: TrainConfig, root: Path, name: str | None, label: Label, watching: Callbacks) -> Run:
+    """Train a new run in ``root`` with a settled config, and let ``watching`` see it."""
     text = to_toml(config)  # refuses what could not be read back
     if name is not None:
         store.refuse_taken(root, name)
@@ -109,6 +114,7 @@ def begin(config: TrainConfig, root: Path, name: str | None, label: Label) -> Ru
         timer = Timer()
         trainer = make_trainer(config, clock=timer)
         stack.callback(trainer.close)
+        trainer.watch(watching)
         folder = store.create(root, env_name(config), name, label)
         _write(folder.config, text)
         stack.enter_context(folder.lock())
@@ -136,6 +142,11 @@ def _of_file(path: str | Path, env: Any, settings: dict[str, Any]) -> TrainConfi
     )
 
 
+def _with_whole_sink(config: TrainConfig) -> TrainConfig:
+    """Return ``config`` with the whole path of the file that has the user's own logger."""
+    return config if config.log.sink is None else override(config, {"log.sink": from_anywhere(config.log.sink)})
+
+
 def _start_timeout(settings: Mapping[str, Any], otherwise: float | None = VectorConfig.start_timeout) -> Any:
     """Return the start timeout in ``settings``, in any of their forms: a preset may have to build an environment before there is a
     config."""
@@ -144,18 +155,18 @@ def _start_timeout(settings: Mapping[str, Any], otherwise: float | None = Vector
     return settings.get("start_timeout") or settings.get("vector.start_timeout") or inner or otherwise
 
 
-def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
+def resume(run: Run, changes: Mapping[str, Any] | None = None, callbacks: Sequence[Any] = ()) -> Run:
     """Train on from the newest good checkpoint, exactly as the run would have gone on. A run that is done is left as it is, with a
     warning."""
-    if done := go_on(run, changes or {}):
+    if done := go_on(run, changes or {}, Callbacks(callbacks)):
         warnings.warn(done, RuntimeWarning, stacklevel=3)
     return run
 
 
-def go_on(run: Run, changes: Mapping[str, Any]) -> str | None:
-    """Train on. Returns why there was nothing to do, or None."""
+def go_on(run: Run, changes: Mapping[str, Any], watching: Callbacks) -> str | None:
+    """Train on, and let ``watching`` see it. Returns why there was nothing to do, or None."""
     refuse_unread(run.config, changes)
-    config = run.with_config(changes)
+    config = _with_whole_sink(run.with_config(changes))
     refuse_other_run(run.config, config)
     with ExitStack() as stack:
         stack.enter_context(failure.explained())
@@ -165,6 +176,7 @@ def go_on(run: Run, changes: Mapping[str, Any]) -> str | None:
         timer = Timer()
         trainer = make_trainer(config.from_checkpoint(), run.folder.checkpoints, timer)
         stack.callback(trainer.close)
+        trainer.watch(watching)
         trainer.load(path)
         if trainer.finished:
             return _done(run, trainer)

@@ -140,10 +140,14 @@ def make_device_vec(config: TrainConfig, device: torch.device) -> DeviceVec:
             f"use --horizon {config.passes * config.horizon} or more environments"
         )
     if config.vector.backend == "device":
-        settings = dataclasses.replace(config.vector, device=str(device), infos=None)
+        settings = dataclasses.replace(config.vector, device=str(device), infos=None, episode_infos=config.log.infos)
     else:  # chosen here: settings of threads and batches were meant for a CPU
         settings = VectorConfig(
-            num_envs=config.vector.num_envs, backend="device", device=str(device), compile=config.vector.compile
+            num_envs=config.vector.num_envs,
+            backend="device",
+            device=str(device),
+            compile=config.vector.compile,
+            episode_infos=config.log.infos,
         )
     vec = vector.make(config.env, env_kwargs=config.env_kwargs, config=settings)
     assert isinstance(vec, DeviceVec)
@@ -159,8 +163,8 @@ def _share_out(threads: int, policy: nn.Module) -> None:
 
 
 def make_vec(config: TrainConfig) -> VecEnv:
-    """Make the environments of a run on the CPU. Their infos are not read, so they need not travel."""
-    settings = dataclasses.replace(config.vector, infos=config.vector.infos or "none")
+    """Make the environments of a run on the CPU. Of their infos only some numbers of last steps are read, so no others travel."""
+    settings = dataclasses.replace(config.vector, infos=config.vector.infos or "none", episode_infos=config.log.infos)
     if settings.backend == "device":
         settings = dataclasses.replace(settings, backend="auto", device=None)
     if settings.num_envs > MANY and config.device == "cpu":

@@ -109,6 +109,9 @@ class TrainConfig:
             raise ConfigError(
                 f"vector.seed={self.vector.seed}: a run has one seed for everything; give --seed {self.vector.seed}"
             )
+        if self.vector.episode_infos:
+            names = " ".join(self.vector.episode_infos)
+            raise ConfigError(f"vector.episode_infos: in a training these are log.infos; give --log.infos {names}")
         if self.precision not in ("auto", "float32", "tf32", "bf16"):
             raise ConfigError(f"precision={self.precision!r} must be auto, float32, tf32 or bf16")
         if self.device == "cpu" and self.precision == "tf32":

@@ -8,6 +8,7 @@ from typing import Literal
 
 from fugu.config import fixed
 from fugu.errors import ConfigError
+from fugu.vector.config import info_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +124,10 @@ class LogConfig:
     """Also log to Weights & Biases: offline (into the run's folder) or online; needs the extra wandb"""
     wandb_project: str = "fugu"
     """Project of the run in Weights & Biases"""
+    sink: str | None = None
+    """Logger of your own, file.py:Class or module:Class, with write(step, metrics) and close(); none: no such logger"""
+    infos: tuple[str, ...] = ()
+    """Numbers in the info of an episode's last step whose means are logged as env/NAME; is_success always is"""
     board: Literal["auto", "board", "lines", "off"] = "auto"
     """Display in the terminal: board, lines (plain text) or off; auto: the board if the output is a terminal, else lines"""
     interval: float = 5.0
@@ -132,5 +137,8 @@ class LogConfig:
         for field, known in (("wandb", ("off", "offline", "online")), ("board", ("auto", "board", "lines", "off"))):
             if getattr(self, field) not in known:
                 raise ConfigError(f"log.{field}={getattr(self, field)!r} must be one of {', '.join(known)}")
+        if self.sink is not None and not all(self.sink.rpartition(":")):
+            raise ConfigError(f"log.sink={self.sink!r} must be file.py:Class or module:Class")
+        object.__setattr__(self, "infos", info_names("log.infos", self.infos))
         if not self.interval > 0:
             raise ConfigError(f"log.interval={self.interval} must be positive; try --log.interval 5")

@@ -9,16 +9,18 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from fugu.algorithm.contract import Algorithm
 from fugu.config import SEEDS
-from fugu.emulation.env import cost_metric
+from fugu.emulation.env import Infos, cost_metric
+from fugu.emulation.infos import ALWAYS, numbers
+from fugu.emulation.kinds import labels
 from fugu.errors import FuguError
 from fugu.rollout.acting import Acts
 from fugu.rollout.batch import seen_of
@@ -44,6 +46,10 @@ class Evaluation:
     """episodes that had not ended when the evaluation was given up; they are missing, and they were the long ones"""
     unscored: int = 0
     """episodes that ended without a return, because a reward was NaN; they are missing"""
+    mean_infos: dict[str, float] = field(default_factory=dict)
+    """means of what the environment says of an episode (``env/NAME`` in metrics), over the episodes that had it"""
+    agents: dict[str, dict[str, float]] = field(default_factory=dict)
+    """name or kind of agents -> episodes, mean_return and mean_length; empty where agents have no names"""
 
     @property
     def episodes(self) -> int:
@@ -93,11 +99,26 @@ class Evaluation:
             **dataclasses.asdict(self),
         }
 
+    def metrics(self) -> dict[str, float]:
+        """Return what a training logs of an evaluation."""
+        costs = self.mean_costs
+        return {
+            "eval/return": self.mean,
+            "eval/length": self.mean_length,
+            "eval/episodes": float(self.episodes),
+            **{cost_metric("eval/cost", name, costs): cost for name, cost in costs.items()},
+            **{f"eval/env/{name}": mean for name, mean in self.mean_infos.items()},
+            **{f"eval/return/{name}": its["mean_return"] for name, its in self.agents.items()},
+            **{f"eval/length/{name}": its["mean_length"] for name, its in self.agents.items()},
+        }
+
     def __str__(self) -> str:
         return (
             f"{self.episodes} episode{'s' * (self.episodes > 1)}: mean return {self.mean:.2f} ({self.certainty}), "
             f"mean length {np.mean(self.lengths):.1f}"
             + "".join(f", mean {cost_metric('cost', name, self.costs)} {mean:.2f}" for name, mean in self.mean_costs.items())
+            + "".join(f", mean {name} {mean:.2f}" for name, mean in self.mean_infos.items())
+            + "".join(f", {name} {its['mean_return']:.2f}" for name, its in self.agents.items())
         ) + "".join(
             f"; {count} {why} and {'is' if count == 1 else 'are'} missing"
             for count, why in ((self.cut, "did not end"), (self.unscored, "ended without a score"))
@@ -127,12 +148,13 @@ def evaluate(
     played = np.zeros(agents, np.int64)
     returns, lengths = np.zeros(agents), np.zeros(agents, np.int64)
     costs = np.zeros((agents, len(vec.spec.costs)))
-    done: list[tuple[int, int, float, int, list[float]]] = []  # (episode of the agent, agent, return, length, costs)
+    done: list[_Episode] = []
     unscored = 0
     generator = torch.Generator(device).manual_seed(seed)
     carry = None
     vec.reset(seed)
     rows = vec.rows
+    keeps_log = not vec.drain_log().infos
     for _ in range(max_steps):
         if (played >= share).all():
             break
@@ -143,18 +165,20 @@ def evaluate(
         with torch.no_grad():
             acted = act(seen)
         carry, counted = acted.carry, rows.mask
-        _, reward, terminated, truncated, _ = vec.step(acted.env_action.cpu().numpy())
+        _, reward, terminated, truncated, infos = vec.step(acted.env_action.cpu().numpy())
         rows = vec.rows
         returns += reward
         lengths += counted
         if rows.cost is not None:
             costs += rows.cost
-        for agent in np.flatnonzero(terminated | truncated):
+        ended = np.flatnonzero(terminated | truncated)
+        said = _said(vec, infos, ended, keeps_log)
+        for agent in ended:
             if played[agent] < share[agent] and math.isnan(returns[agent]):
                 unscored += 1
             elif played[agent] < share[agent]:
-                paid = costs[agent].tolist()
-                done.append((int(played[agent]), int(agent), float(returns[agent]), int(lengths[agent]), paid))
+                own = (float(returns[agent]), int(lengths[agent]), costs[agent].tolist(), said[int(agent)])
+                done.append(_Episode(int(played[agent]), int(agent), *own))
             played[agent] += 1
             returns[agent], lengths[agent], costs[agent] = 0.0, 0, 0.0
     if not done and unscored:
@@ -168,9 +192,58 @@ def evaluate(
             RuntimeWarning,
             stacklevel=2,
         )
-    done.sort()
-    paid_for = {name: tuple(one[4][k] for one in done) for k, name in enumerate(vec.spec.costs)}
-    return Evaluation(tuple(one[2] for one in done), tuple(one[3] for one in done), paid_for, cut, unscored)
+    done.sort(key=lambda one: (one.number, one.agent))
+    return Evaluation(
+        tuple(one.total for one in done),
+        tuple(one.length for one in done),
+        {name: tuple(one.costs[k] for one in done) for k, name in enumerate(vec.spec.costs)},
+        cut,
+        unscored,
+        _mean_infos(done),
+        _by_label(done, vec),
+    )
+
+
+class _Episode(NamedTuple):
+    number: int
+    """which episode of its agent"""
+    agent: int
+    total: float
+    """return"""
+    length: int
+    costs: list[float]
+    said: Mapping[str, float]
+    """what the environment says of it"""
+
+
+def _said(vec: VecEnv, infos: Infos, ended: np.ndarray, keeps_log: bool) -> dict[int, Mapping[str, float]]:
+    """Return what the environments say of the episodes of the agents that have just ended. ``keeps_log``: they keep their statistics
+    themselves, and say only the means over all of these."""
+    if not len(ended):
+        return {}
+    if keeps_log:
+        return dict.fromkeys(ended.tolist(), vec.drain_log().mean_values)
+    names = (*ALWAYS, *vec.config.episode_infos)
+    own = {agent: infos.get(agent, {}) for agent in ended.tolist()}
+    return {agent: {**info.get("episode_log", {}), **numbers(info, names)} for agent, info in own.items()}
+
+
+def _mean_infos(done: Sequence[_Episode]) -> dict[str, float]:
+    had: dict[str, list[float]] = {}
+    for one in done:
+        for name, number in one.said.items():
+            had.setdefault(name, []).append(number)
+    return {name: float(np.mean(values)) for name, values in sorted(had.items())}
+
+
+def _by_label(done: Sequence[_Episode], vec: VecEnv) -> dict[str, dict[str, float]]:
+    found = {}
+    for label, places in labels(vec.spec.agent_names).items():
+        its = [one for one in done if one.agent % len(vec.spec.agent_names) in places]
+        if its:
+            mean_return, mean_length = np.mean([one.total for one in its]), np.mean([one.length for one in its])
+            found[label] = {"episodes": len(its), "mean_return": float(mean_return), "mean_length": float(mean_length)}
+    return found
 
 
 class Evaluator:

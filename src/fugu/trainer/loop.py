@@ -18,15 +18,15 @@ import torch
 
 from fugu.algorithm.contract import Algorithm
 from fugu.algorithm.setup import Seeds
-from fugu.emulation.env import cost_metric
-from fugu.errors import EnvError, FuguError
+from fugu.errors import CallOrderError, EnvError, FuguError
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.source import Source, Stopped
 from fugu.trainer import checkpoint
+from fugu.trainer.callbacks import Callbacks
 from fugu.trainer.capture import Unattended
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.diverged import Diverged
-from fugu.trainer.evaluate import Evaluator
+from fugu.trainer.evaluate import Evaluation, Evaluator
 from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.state import OWN, load_own_state, load_state, own_state, saved_state
 from fugu.trainer.update import Clock, Update
@@ -79,6 +79,10 @@ class Trainer:
         """mean return of the last evaluation"""
         self._evaluated_at = 0
         """updates when that was"""
+        self.callbacks = Callbacks()
+        """who is told of updates, evaluations and checkpoints"""
+        self._ended = False
+        """True once a callback has ended the training"""
         self._started = 0
         """updates when the environments were last started anew"""
         self._cut_off = False
@@ -126,6 +130,24 @@ class Trainer:
     def progress(self) -> float:
         return self.engine.progress
 
+    @property
+    def learning_rate(self) -> float | None:
+        """Return the learning rate that was set here; None: the config's schedule decides."""
+        return self.engine.optimizer.own_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float | None) -> None:
+        """Set the learning rate from the next update on, in place of the config's schedule; None: as the schedule has it again."""
+        if self.unattended is not None and not self.callbacks:
+            raise CallOrderError("updates on a device read the learning rate only where callbacks were given: watch() first")
+        self.engine.optimizer.set_own_rate(rate)
+
+    def watch(self, callbacks: Callbacks) -> None:
+        """Let ``callbacks`` see the training and set its learning rate. To be called before anything else."""
+        self.callbacks = callbacks
+        if callbacks and self.unattended is not None:
+            self.engine.optimizer.keep_own_rate_on(self.unattended.device)
+
     # --- running ---
 
     def start(self) -> None:
@@ -159,13 +181,30 @@ class Trainer:
                 with suppress(Exception):  # the reason why training ended matters more
                     self._save_unfinished(before)
                 raise
-            report(metrics | self._evaluation(interrupt))
+            found = self._evaluation(interrupt)
+            self._tell(metrics if found is None else metrics | found.metrics(), found, report)
             if not self.finished:
                 due = self._due(updates)
                 if due or self._long_ago():
                     self._save_if_possible(best=due)
         if self.saved_step != self.steps:
             self.save(ending=True)
+
+    def _tell(self, metrics: dict[str, float], found: Evaluation | None, report: Report) -> None:
+        """Report an update, with what callbacks log of it; one of them may end the training. Looks that the clock decided are not
+        told to them, so that what they do does not hang on it."""
+        if not self.callbacks or (self.unattended is not None and not self.unattended.at_look):
+            report(metrics)
+            return
+        try:
+            self._ended = self.ranks.any(self.callbacks.updated(metrics, found))
+        except Exception:
+            if self.saved_step != self.steps:
+                with suppress(Exception):  # the reason why training ended matters more
+                    self.save(ending=True)
+            raise
+        finally:
+            report(metrics)
 
     def _due(self, before: int) -> bool:
         """Return whether it is time for a checkpoint, after ``before`` updates and those since. Environments that cannot be saved
@@ -200,6 +239,8 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
+        if self._ended:
+            return True
         if self.unattended is not None and not self.unattended.at_look:
             return False
         if self.steps >= self.config.steps:
@@ -215,29 +256,27 @@ class Trainer:
         mean = self.score.value if self.config.eval.every is None else self.evaluated
         return None if mean is None else self.algorithm.merit(mean, {})
 
-    def _evaluation(self, interrupt: Interrupt) -> dict[str, float]:
-        """Evaluate if it is due, which the config alone decides, and at the end. Returns the metrics."""
+    def _evaluation(self, interrupt: Interrupt) -> Evaluation | None:
+        """Evaluate if it is due, which the config alone decides, and at the end."""
         every = self.config.eval.every
         if every is None or self._evaluate is None or interrupt.asked:
-            return {}
+            return None
         if self.unattended is not None and not self.unattended.at_look:
-            return {}
+            return None
         if self.updates // every == self._evaluated_at // every and self.steps < self.config.steps:
-            return {}
+            return None
         try:
             found = self._evaluate(lambda: bool(interrupt.asked))
         except Stopped:
-            return {}
+            return None
         except FuguError as error:  # of its own environments; what was learned is as good as before
             warnings.warn(f"not evaluated after {self.updates} updates: {error}", RuntimeWarning, stacklevel=2)
-            return {}
+            return None
         self.evaluated, self._evaluated_at = self.ranks.broadcast(found.mean), self.updates
         merit = self.algorithm.merit(self.evaluated, found.mean_costs)
         if merit is not None and (self.best is None or merit > self.best) and self._keep_best(merit):
             self.best = merit
-        metrics = {"eval/return": found.mean, "eval/length": found.mean_length, "eval/episodes": float(found.episodes)}
-        costs = found.mean_costs
-        return metrics | {cost_metric("eval/cost", name, costs): cost for name, cost in costs.items()}
+        return found
 
     def _keep_best(self, merit: float) -> bool:
         """Keep the policy that an evaluation found to be the best, in a separate folder: environments are left alone, so that
@@ -291,16 +330,20 @@ class Trainer:
             "evaluated_at": self._evaluated_at,
             "restart_seed": None if saved else self._restart_seed,
         }
+        if self.learning_rate is not None:
+            state["learning_rate"] = self.learning_rate
         best = best and self.config.eval.every is None  # otherwise evaluations decide which one it is
         merit = state["merit"] = self._merit
         best = best and merit is not None and (self.best is None or merit > self.best)
         if best:
             state["best"] = merit
-        checkpoint.save(self.folder, self.steps, tensors, state, keep=self.config.checkpoint.keep, best=best)
+        path = checkpoint.save(self.folder, self.steps, tensors, state, keep=self.config.checkpoint.keep, best=best)
         self.saved_step, self.best = self.steps, state["best"]
         self._saved_at = time.monotonic()
         if not ending and envs:
             self._restart_unsaved()
+        if self.callbacks:
+            self.callbacks.saved(path, only_warn=not envs)
 
     @property
     def _restart_seed(self) -> int:
@@ -345,6 +388,7 @@ class Trainer:
         if state.get("best_by", RETURNS) == self._best_by:  # else they cannot be compared
             self.best = state["best"]
         self.evaluated, self._evaluated_at = state.get("evaluated"), state.get("evaluated_at", state["updates"])
+        engine.optimizer.load_own_rate(state.get("learning_rate"), wanted=bool(self.callbacks))
         self.saved_step = self.steps
         envs = saved.tensors.get("envs") or {}
         if envs and self.source.can_snapshot and self.source.fits(envs):

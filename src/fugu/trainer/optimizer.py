@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import numbers
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +24,10 @@ class Optimizer:
         self.config, self.ranks = config, ranks
         self.parts = {name: Part(module, config) for name, module in modules.items() if any(map(_learns, module.parameters()))}
         self.parameters = [p for part in self.parts.values() for p in part.parameters]
+        self.own_rate: float | None = None
+        """learning rate in place of the schedule's; None: the schedule decides"""
+        self._own_on_device: Tensor | None = None
+        """the same where updates are recorded, which read it from there; NaN for None"""
 
     def step(self, loss: Tensor) -> Tensor:
         """Minimise ``loss`` by one step. Returns the length of the gradient; if that is not finite, nothing was changed.
@@ -53,9 +59,37 @@ class Optimizer:
     def set_progress(self, progress: float | Tensor) -> Any:
         """Set the learning rate for this point of the run, 0 to 1, and return it."""
         rate = self.config.learning_rate * schedule(self.config, progress)
+        if self._own_on_device is not None:
+            rate = torch.where(self._own_on_device.isnan(), rate, self._own_on_device)
+        elif self.own_rate is not None:
+            rate = self.own_rate
         for part in self.parts.values():
             part.set_rate(rate)
         return rate
+
+    def set_own_rate(self, rate: float | None) -> None:
+        """Let steps have this learning rate from now on, or with None that of the schedule."""
+        if rate is not None and not (isinstance(rate, numbers.Real) and 0 <= rate < math.inf):
+            raise ConfigError(f"learning_rate={rate!r:.60} must be a finite number that is not negative, or None")
+        self.own_rate = None if rate is None else float(rate)
+        if self._own_on_device is not None:
+            self._own_on_device.fill_(math.nan if rate is None else self.own_rate)
+
+    def load_own_rate(self, rate: float | None, *, wanted: bool) -> None:
+        """Go on at the rate that was set when the run was saved; ``wanted`` if there is again who sets the next one."""
+        if wanted:
+            self.set_own_rate(rate)
+        elif rate is not None:
+            warnings.warn(
+                f"a callback had set the learning rate to {rate:g}; without callbacks it is that of optimizer.schedule again",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def keep_own_rate_on(self, device: torch.device) -> None:
+        """Keep the learning rate that is set where recorded updates can read it. To be called before they are recorded."""
+        self._own_on_device = torch.full((), math.nan, device=device)
+        self.set_own_rate(self.own_rate)
 
     def state(self) -> dict[str, Tensor]:
         """Return the state: ``adam.name`` and ``muon.parameter.name`` -> tensor for the policy, the same after ``module/`` for

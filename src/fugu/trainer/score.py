@@ -108,4 +108,17 @@ def all_episodes(log: EpisodeLog, ranks: Ranks = ALONE) -> EpisodeLog:
     means = [total / max(episodes, 1) for total in sums]
     values = dict(zip(log.mean_values, means[2:], strict=False))
     costs = dict(zip(log.mean_costs, means[2 + len(values) :], strict=True))
-    return EpisodeLog(int(episodes), means[0], means[1], values, costs)
+    infos = {name: (int(had), total / max(had, 1)) for name, (had, total) in _summed(log.infos, ranks).items()}
+    agents = {
+        name: (int(had), total / max(had, 1), steps / max(had, 1))
+        for name, (had, total, steps) in _summed(log.agents, ranks).items()
+    }
+    return EpisodeLog(int(episodes), means[0], means[1], values, costs, infos, agents)
+
+
+def _summed(means: Mapping[str, tuple[float, ...]], ranks: Ranks) -> dict[str, list[float]]:
+    """Return the counts of all ranks, each with the sums that the means beside it come from. Every rank has every name."""
+    if not means:
+        return {}
+    own = [[count, *(count * mean for mean in rest)] for count, *rest in means.values()]
+    return dict(zip(means, ranks.sum(torch.tensor(own, dtype=torch.float64)).tolist(), strict=True))

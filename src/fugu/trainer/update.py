@@ -90,6 +90,10 @@ class Update:
             counts["episode/length"] = log.mean_length
             counts.update({cost_metric("episode/cost", name, log.mean_costs): cost for name, cost in log.mean_costs.items()})
             counts.update({f"env/{name}": value for name, value in log.mean_values.items()})
+            counts.update({f"env/{name}": mean for name, (had, mean) in log.infos.items() if had})
+            for name, (had, mean_return, mean_length) in log.agents.items():
+                if had:
+                    counts |= {f"episode/return/{name}": mean_return, f"episode/length/{name}": mean_length}
         return counts
 
     def collect(self, stop: Callable[[], bool]) -> Experience:

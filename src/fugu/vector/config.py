@@ -7,7 +7,7 @@ import operator
 import os
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from fugu.config import fixed
 from fugu.errors import ConfigError, did_you_mean
@@ -51,6 +51,8 @@ class VectorConfig:
     infos: InfoMode | None = None
     """Infos to keep: all (that are not empty), episode (those of steps that end an episode) or none; if not given: all, but none
     for native environments and in training"""
+    episode_infos: tuple[str, ...] = ()
+    """Numbers in the info of an episode's last step whose means are kept, beside is_success; training has log.infos for it"""
     isolate: bool | None = None
     """Keep environments out of the calling process, so that none can hang or crash it; none: only where needed"""
     on_error: OnError = "raise"
@@ -80,6 +82,7 @@ class VectorConfig:
             object.__setattr__(self, name, operator.index(value))
             if name not in ("seed", "max_restarts") and value < 1:
                 raise ConfigError(f"{name}={value!r} must be at least 1")
+        object.__setattr__(self, "episode_infos", info_names("episode_infos", self.episode_infos))
         for name in ("start_timeout", "reset_timeout", "step_timeout"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
@@ -166,6 +169,13 @@ class VectorConfig:
             return self.num_workers
         per_batch = max(1, usable_cores() // self.num_batches)
         return min(per_batch, self.num_envs // self.num_batches) * self.num_batches
+
+
+def info_names(field: str, names: Any) -> tuple[str, ...]:
+    """Return the names of infos that ``field`` lists, checked."""
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+        raise ConfigError(f"{field}={names!r} must be a list of names, such as {field}=('distance',)")
+    return tuple(dict.fromkeys(names))
 
 
 def usable_cores() -> int:

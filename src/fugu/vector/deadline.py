@@ -74,7 +74,14 @@ class Deadline:
 
 def build_here(factories: Sequence[Factory], first_env: int, deadline: Deadline, config: VectorConfig) -> Shard:
     """Build a shard in the calling process, within the timeout where that can be enforced."""
-    shard = Shard(factories, first_env, infos=config.infos or "all", on_error=config.on_error, build=False)
+    shard = Shard(
+        factories,
+        first_env,
+        infos=config.infos or "all",
+        episode_infos=config.episode_infos,
+        on_error=config.on_error,
+        build=False,
+    )
     with deadline(config.start_timeout, shard, "make"):
         shard.build()
     return shard

@@ -25,7 +25,7 @@ from torch import Tensor
 from fugu.emulation.columns import present
 from fugu.emulation.env import NAMED, EnvSpec
 from fugu.emulation.native import draw_seeds
-from fugu.emulation.stats import Drained, EpisodeLog
+from fugu.emulation.stats import Drained, EpisodeLog, check_logged
 from fugu.errors import CallOrderError, ConfigError, SpaceError
 from fugu.spaces import Layout
 from fugu.spaces.views import TORCH_DTYPES
@@ -115,6 +115,8 @@ class DeviceVec:
         """columns of the action mask; 0 where the environment offers none"""
         self.worlds = worlds
         """who steps them"""
+        if config.episode_infos:
+            check_logged(config.episode_infos, worlds.drain(), self.spec)
         self._fresh = True
         """never reset"""
         self._closed = False

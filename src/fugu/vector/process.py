@@ -27,7 +27,7 @@ from fugu.vector.control import Control
 from fugu.vector.deadline import Deadline, build_here, close_here, release, run_here
 from fugu.vector.launch import Worker, anonymous_file, end_all
 from fugu.vector.mail import HANDSHAKE
-from fugu.vector.runner import CALL, CLOSE, RESET, STEP, Options, Runner, agent_slices, check_budget, check_specs, split
+from fugu.vector.runner import CALL, CLOSE, RESET, STEP, Options, Runner, agent_slices, check_budget, shared_spec, split
 from fugu.vector.shard import Shard, is_unscored, restart_seed, truncate
 from fugu.vector.worker import ERROR, MAIL, WITH_OPTIONS, Bind, Start
 
@@ -84,8 +84,7 @@ class Process(Runner):
         deadline = time.monotonic() + config.start_timeout
         for worker in self._workers:
             specs += self._mail(worker, "make", deadline)
-        check_specs(specs)
-        self.spec = specs[0]
+        self.spec = shared_spec(specs)
         self.env_agents = agent_slices([spec.num_agents for spec in specs])
         self.group_agents = [self._agents_of(range(envs.start, envs.stop)) for envs in self._group_envs()]
         head = Control.bytes(len(self._workers))
@@ -122,7 +121,8 @@ class Process(Runner):
         worker = Worker(index + self._hosted, envs, self._memory)
         try:
             config = self._config
-            start = Start(pickled, _registry(), worker.number, envs.start, config.infos or "all", config.on_error, seeds)
+            kept = (config.infos or "all", config.episode_infos)
+            start = Start(pickled, _registry(), worker.number, envs.start, *kept, config.on_error, seeds)
             worker.mailbox.send(HANDSHAKE, pickle.dumps(start))
         except (BrokenPipeError, ConnectionResetError):
             pass  # it died already; the first look at its mail says how

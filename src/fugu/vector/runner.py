@@ -7,7 +7,7 @@ waits for the first of some groups (in the order given) and says which one it wa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from fugu.emulation.env import EnvSpec, Infos
@@ -79,12 +79,15 @@ class Runner(Protocol):
         """End all environments, and whatever was started to run them."""
 
 
-def check_specs(specs: Sequence[Any]) -> None:
-    """Refuse environments with different spaces: one batch needs one kind."""
+def shared_spec(specs: Sequence[EnvSpec]) -> EnvSpec:
+    """Return the spec of all environments; refuse those with different spaces: one batch needs one kind. Agents keep their names only
+    if they are called alike everywhere."""
     for i, spec in enumerate(specs):
         if what := specs[0].difference(spec):
             a, b = getattr(specs[0], what), getattr(spec, what)
             raise ConfigError(f"env {i} has another {what} than env 0; one batch needs one kind.\n  env 0: {a}\n  env {i}: {b}")
+    alike = all(spec.agent_names == specs[0].agent_names for spec in specs)
+    return specs[0] if alike else replace(specs[0], agent_names=())
 
 
 def check_budget(restarts: int, config: VectorConfig, infos: Infos) -> None:

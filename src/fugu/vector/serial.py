@@ -17,7 +17,7 @@ from fugu.errors import EnvError
 from fugu.vector.buffers import Buffers
 from fugu.vector.config import VectorConfig
 from fugu.vector.deadline import Deadline, build_here, close_here, release, run_here
-from fugu.vector.runner import STEP, Options, Runner, agent_slices, check_budget, check_specs, split
+from fugu.vector.runner import STEP, Options, Runner, agent_slices, check_budget, shared_spec, split
 from fugu.vector.shard import POLL_S, Shard
 
 MOST_S = 10 * POLL_S
@@ -39,11 +39,10 @@ class Serial(Runner):
                 part = [factories[i] for i in envs]
                 self._shards.append(build_here(part, envs.start, self._deadline, config))
             specs = [spec_of(env) for shard in self._shards for env in shard.envs]
-            check_specs(specs)
+            self.spec = shared_spec(specs)
         except BaseException:
             self.close()
             raise
-        self.spec = specs[0]
         self.env_agents = agent_slices([spec.num_agents for spec in specs])
         self.group_agents = [
             slice(self.env_agents[envs.start].start, self.env_agents[envs.stop - 1].stop) for envs in self._split.envs

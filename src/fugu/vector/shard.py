@@ -19,6 +19,7 @@ from gymnasium import spaces as gs
 from fugu.emulation.columns import large_ones
 from fugu.emulation.env import Deferred, Env, Infos, Rows, is_deferred
 from fugu.emulation.factory import Factory
+from fugu.emulation.infos import ALWAYS, numbers
 from fugu.errors import ConfigError, EnvError, NotInstalled, SandboxError, shared_class
 from fugu.vector.buffers import SLOTS, Buffers
 from fugu.vector.config import InfoMode, OnError
@@ -38,6 +39,7 @@ class Shard:
         *,
         worker: int | None = None,
         infos: InfoMode = "all",
+        episode_infos: Sequence[str] = (),
         on_error: OnError = "raise",
         build: bool = True,
     ) -> None:
@@ -47,6 +49,8 @@ class Shard:
         self.on_error = on_error
         self.restarts = 0
         self._keep = infos
+        self._names = (*ALWAYS, *episode_infos)
+        """numbers in the infos of last steps that are kept in any case"""
         self._at = memoryview(bytearray(4)).cast("I")
         self.seeds: list[int | None] = [None] * len(self.factories)
         self.envs: list[Env] = []
@@ -248,8 +252,12 @@ class Shard:
             ended = out.terminated[agent] or out.truncated[agent]
             if self._keep == "all" or (self._keep == "episode" and ended) or "restarted" in info:
                 infos[offset + agent] = info
-            elif ended and "episode_log" in info:
-                infos[offset + agent] = {"episode_log": info["episode_log"]}
+            elif ended:
+                kept: dict[str, Any] = {**numbers(info, self._names)}
+                if "episode_log" in info:
+                    kept["episode_log"] = info["episode_log"]
+                if kept:
+                    infos[offset + agent] = kept
 
     def _publish(self, slot: int) -> None:
         for shared, mine in self._publishing[slot]:

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from fugu.emulation.env import Infos, Rows
-from fugu.emulation.stats import Drained, EpisodeLog, EpisodeStats
+from fugu.emulation.stats import Drained, EpisodeLog, EpisodeStats, check_logged
 from fugu.errors import CallOrderError, ConfigError, EnvTimeout, WorkerDied
 from fugu.vector.config import VectorConfig
 from fugu.vector.runner import RESET, STEP, Options, Runner
@@ -51,9 +51,11 @@ class VecEnv:
         mask = self._rows[0][0].action_mask
         self.num_choices: int = 0 if mask is None else mask.shape[1]
         """columns of the action mask"""
-        self.episode_stats = runner.drain() is None or config.infos in ("all", "episode")
+        drained = runner.drain()
+        self.episode_stats = drained is None or config.infos in ("all", "episode")
         """whether the infos of a step that ends an episode get ``episode``"""
-        self._stats = EpisodeStats(self.num_agents, self.spec.costs)
+        self._stats = EpisodeStats(self.num_agents, self.spec.costs, config.episode_infos, self.spec.agent_names)
+        check_logged(config.episode_infos, drained, self.spec)
         count = len(self._groups)
         self._slot = [0] * count
         self._running: list[int] = []
@@ -175,7 +177,10 @@ class VecEnv:
 
     def drain_log(self) -> EpisodeLog:
         """Return means over the episodes of all agents that ended since the last call."""
-        return means_of(self._runner.drain() or self._stats.drain(), self.spec.costs)
+        drained, stats = self._runner.drain(), self._stats
+        if drained is not None:
+            return means_of(drained, self.spec.costs)
+        return means_of(stats.drain(), self.spec.costs)._replace(infos=stats.infos.drain(), agents=stats.drain_by_agent())
 
     # --- saving and restoring ---
 
@@ -303,6 +308,7 @@ class VecEnv:
             self._closed = True
             self._at_once = None
             self._runner.close()
+            self._stats.infos.close()
 
     def __enter__(self) -> VecEnv:
         return self

@@ -64,6 +64,7 @@ class Start:
     worker: int
     first_env: int
     infos: InfoMode
+    episode_infos: tuple[str, ...]
     on_error: OnError
     seeds: list[int | None]
 
@@ -132,7 +133,14 @@ def _build(mailbox: Mailbox) -> Shard:
             remote_traceback=traceback.format_exc(),
             cause=shared_class(error),
         ) from error
-    shard = Shard(factories, start.first_env, worker=start.worker, infos=start.infos, on_error=start.on_error)
+    shard = Shard(
+        factories,
+        start.first_env,
+        worker=start.worker,
+        infos=start.infos,
+        episode_infos=start.episode_infos,
+        on_error=start.on_error,
+    )
     shard.seeds = start.seeds
     mailbox.send(HANDSHAKE, cloudpickle.dumps([spec_of(env) for env in shard.envs]))
     return shard
