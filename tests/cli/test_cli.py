@@ -17,7 +17,8 @@ import pytest
 from tests.timing import in_time
 
 import fugu
-from fugu.cli.doctor import EXTRAS, Item, _cuda, gpu_item, torch_item
+from fugu.cli.doctor import Item, _cuda, _extras, gpu_item, torch_item
+from fugu.cli.extras import PURPOSES
 from fugu.cli.main import COMMANDS, main
 from fugu.cli.options import take_env_kwargs
 from fugu.errors import GpuError
@@ -292,7 +293,11 @@ def test_doctor_judges_torch(version: str, cuda: Any, driver: bool, gpus: list[s
 
 def test_doctor_and_pyproject_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(EXTRAS) <= set(project["optional-dependencies"])
+    wanted = list(project["optional-dependencies"])
+    listed = {item.name: item for item in _extras()}
+    assert list(listed) == wanted and set(PURPOSES) == set(wanted)
+    assert all((item.status == "ok") == (item.fix == "") for item in listed.values())
+    assert listed["plot"].status == "ok"
     assert "torch>=2.8,<2.14" in project["dependencies"]
 
 
