@@ -295,7 +295,7 @@ def test_doctor_and_pyproject_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = list(project["optional-dependencies"])
     listed = {item.name: item for item in _extras()}
-    assert list(listed) == wanted and set(PURPOSES) == set(wanted)
+    assert set(wanted) <= set(listed) and list(PURPOSES) == wanted
     assert all((item.status == "ok") == (item.fix == "") for item in listed.values())
     assert listed["plot"].status == "ok"
     assert "torch>=2.8,<2.14" in project["dependencies"]

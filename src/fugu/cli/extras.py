@@ -18,7 +18,6 @@ PURPOSES = {
     "plot": "fugu plot",
     "video": "fugu video",
     "tb": "TensorBoard",
-    "selfplay": "ratings of versions that play each other",
     "wandb": "Weights & Biases",
     "tokens": "Hugging Face tokenizers",
     "memory": "approximate search in large memories",
