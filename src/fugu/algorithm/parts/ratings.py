@@ -45,7 +45,7 @@ class Ratings:
     def record(self, opponent: int, scores: Iterable[float]) -> None:
         """Take in games of the learner against ``opponent``, in order: 1 won, 0.5 drawn, 0 lost."""
         one, other = self.players[0], self.players[opponent]
-        for score in scores:
+        for score in map(float, scores):
             mine, theirs = (one.rating, math.hypot(one.doubt, DRIFT)), (other.rating, other.doubt)
             one.rating, one.doubt = rated(mine, theirs, score)
             other.rating, other.doubt = rated(theirs, mine, 1 - score)
