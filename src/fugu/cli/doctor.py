@@ -142,6 +142,16 @@ def torch_item(version: str, cuda: str | None, driver: bool, gpus: list[str]) ->
     return Item("torch", "ok", found + ("" if gpus else ", no GPU (fine)"))
 
 
+def torch_cannot_be_loaded(error: BaseException) -> str:
+    """Return one line for a command that needs torch where importing it raised ``error``."""
+    low, high = (".".join(map(str, bound)) for bound in TORCH_TESTED)
+    package = f'"torch>={low},<{high}"'
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        return f"torch is not installed, which this command needs: pip install {package}"
+    why = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"torch cannot be loaded ({why}): pip install --force-reinstall {package}"
+
+
 def nvidia_driver() -> bool:
     return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
