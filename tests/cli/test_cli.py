@@ -99,23 +99,6 @@ def test_a_typo_gets_a_suggestion_and_exit_code_two(
     assert suggestion in err and "Traceback" not in err and out == ""
 
 
-def test_list_filters_and_groups(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "cartpole"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "gymnasium classic_control" in lines and "  CartPole-v1" in lines
-    assert all("cartpole" in line.lower() for line in lines if line.startswith("  "))
-    assert main(["list", "--json", "Acrobot"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"fugu (native)": ["acrobot"], "gymnasium classic_control": ["Acrobot-v1"]}
-    assert main(["list", "Cartpol-v1"]) == 1
-    assert "CartPole-v1" in capsys.readouterr().err
-
-
-def test_list_leaves_out_what_can_only_raise(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list"]) == 0
-    text = capsys.readouterr().out
-    assert "HalfCheetah-v2" not in text  # registered, but its entry point only says that it is gone
-
-
 def test_check_of_a_sound_environment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "CartPole-v1", "--steps", "100"]) == 0
     text = capsys.readouterr().out

@@ -42,7 +42,7 @@ class TrainConfig:
     seed: int = fixed(0)
     """Seed of everything random: weights, actions, order of minibatches, environments"""
     steps: int = 1_000_000
-    """Steps to train for, counted over all agents"""
+    """Steps to train for, counted over all agents; the run ends after the batch that reaches them"""
     target: float | None = None
     """Mean return at which training stops: over the last 100 episodes, or over an evaluation with --eval.every; none: no target"""
     horizon: int = 32
