@@ -33,7 +33,12 @@ RUN = str(Path(__file__).parents[1] / "trainer" / "old_run")
 
 @pytest.mark.parametrize(
     ("words", "broken"),
-    [(("train", "cartpole"), False), (("train", "cartpole"), True), (("eval", RUN), False), (("video", RUN), True)],
+    [
+        (("train", "cartpole"), False),
+        pytest.param(("train", "cartpole"), True, marks=pytest.mark.slow),
+        pytest.param(("eval", RUN), False, marks=pytest.mark.slow),
+        (("video", RUN), True),
+    ],
 )
 def test_without_torch_a_command_is_one_line_with_what_to_type(tmp_path: Path, words: tuple[str, ...], broken: bool) -> None:
     if broken:
