@@ -37,7 +37,7 @@ class Side(Shared):
         self._kept_numbers: dict[int, int] = {}
         self._standins: dict[int, Any] = {}
 
-    def ask(self, what: str, *args: Any, **kwargs: Any) -> Any:
+    def ask(self, what: str, /, *args: Any, **kwargs: Any) -> Any:
         """Ask the other side for something, and return or raise what comes of it."""
         message = self._message({"ask": what, **self.pack((args, tuple(kwargs.items())))})
         while True:
@@ -66,7 +66,7 @@ class Side(Shared):
             except Exception:
                 return self._message({"raised": names, **self.pack((str(error)[:1000],))})
 
-    def do(self, what: str, *args: Any, **kwargs: Any) -> Any:
+    def do(self, what: str, /, *args: Any, **kwargs: Any) -> Any:
         if what == "call":
             function, *rest = args
             return function(*rest, **kwargs)
@@ -184,7 +184,7 @@ class Agent(Side):
             return self.find(content)
         return getattr(builtins, content) if tag == "__builtin__" else super().other(tag, content)
 
-    def do(self, what: str, *args: Any, **kwargs: Any) -> Any:
+    def do(self, what: str, /, *args: Any, **kwargs: Any) -> Any:
         if what == "make":
             kind, *rest = args
             made = kind(*rest, **kwargs)
