@@ -28,6 +28,8 @@ _NUMBERS = (bool, int, float, Fraction, Decimal)
 _Number = bool | int | float | Fraction | Decimal
 _SETS = ("set", "frozenset", "keys", "items")
 _UNKNOWN = "nothing we know"
+_UNREADABLE = (ValueError, TypeError, ArithmeticError, RecursionError)
+"""no JSON, no UTF-8, too many digits, too deep, no such date or number"""
 _DIGITS = 4300
 """of the longest whole number that JSON brings; a Decimal with more of them equals no other type of number"""
 _WHOLE = re.compile(rb"[+-]?\d{1,400}")
@@ -39,12 +41,7 @@ def result_equals(expected: Any, result: bytes, *, types: Types = "strict", tole
     try:
         got = json.loads(result)
         return _Comparison(types, tolerance).equal(to_plain(expected), got)
-    except (
-        ValueError,
-        TypeError,
-        ArithmeticError,
-        RecursionError,
-    ):  # no JSON, no UTF-8, too many digits, too deep, no such date
+    except _UNREADABLE:
         return False
 
 
@@ -168,9 +165,8 @@ def _normal_leaf(value: Any) -> Any:
     if isinstance(value, Fraction):
         if value.denominator == 1:
             return value.numerator
-        return (
-            float(value) if abs(value) < 1e300 and Fraction(float(value)) == value else ["fraction", *value.as_integer_ratio()]
-        )
+        near = float(value) if abs(value) < 1e300 else math.inf
+        return near if near < math.inf and Fraction(near) == value else ["fraction", *value.as_integer_ratio()]
     if isinstance(value, range):
         count = max(0, (value.stop - value.start + value.step - (1 if value.step > 0 else -1)) // value.step)
         return ["range", count, *[value.start][:count], *[value.step][: max(0, count - 1)]]
