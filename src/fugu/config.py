@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fugu import foreign
 from fugu.errors import ConfigError, did_you_mean
 
 Config = TypeVar("Config")
@@ -135,6 +136,8 @@ def find_field(kind: type, name: str) -> tuple[str, ...]:
         return ends[0]
     if ends:
         raise ConfigError(f"{name!r} could be {' or '.join('.'.join(path) for path in ends)}")
+    if told := foreign.ours(name, paths, lambda field: field):
+        raise ConfigError(told)
     raise ConfigError(f"there is no setting {name!r}.{did_you_mean(name, ['.'.join(path) for path in paths])}")
 
 

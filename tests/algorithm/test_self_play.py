@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import torch
 import fugu
 from fugu.algorithm.config import SelfPlayConfig
 from fugu.algorithm.parts.clipped import without_open_turns
-from fugu.algorithm.parts.ratings import Ratings, players
+from fugu.algorithm.parts.ratings import Ratings, players, rated
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
 from fugu.rollout.acting import Seen
@@ -181,16 +183,25 @@ def test_ratings_follow_the_games_and_survive_being_saved():
     table.record(strong, [0.0] * 30)
     now = table.players
     assert now[weak].rating < now[0].rating < now[strong].rating and now[0].games == 60
-    from openskill.models import BradleyTerryFull
-
-    model = BradleyTerryFull(mu=25.0, sigma=25 / 3, beta=25 / 6, tau=0.0)
-    one, other = model.rating(), model.rating()
-    [[one], [other]] = model.rate([[one], [other]], ranks=[1, 2])
-    fresh = Ratings()
-    fresh.record(fresh.enter(0), [1.0])
-    assert fresh.players[0].rating == pytest.approx(one.mu, rel=1e-3)
-    assert fresh.players[1].rating == pytest.approx(other.mu, rel=1e-3)
     assert players(table.state()) == table.players
+
+
+def test_ratings_are_those_of_openskill():
+    model = pytest.importorskip("openskill.models").BradleyTerryFull(mu=25.0, sigma=25 / 3, beta=25 / 6, tau=0.0)
+    chance = np.random.default_rng(0)
+    for _ in range(200):
+        (a, b), (c, d) = chance.normal(25, 8, 2), chance.uniform(0.1, 9, 2)
+        score = chance.choice([0.0, 0.5, 1.0])
+        [[one], [other]] = model.rate([[model.rating(a, c)], [model.rating(b, d)]], ranks=[1 - score, score])
+        assert rated((a, c), (b, d), score) == pytest.approx((one.mu, one.sigma), rel=1e-12)
+        assert rated((b, d), (a, c), 1 - score) == pytest.approx((other.mu, other.sigma), rel=1e-12)
+
+
+def test_self_play_needs_no_package_beyond_fugus_own():
+    block = "import sys; sys.modules['openskill'] = None\n"
+    code = block + "from fugu.algorithm.parts.ratings import Ratings\nt = Ratings()\nt.record(t.enter(0), [1.0])\n"
+    code += "print(t.players[0].rating > 25)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "True\n"
 
 
 RESUMED = {

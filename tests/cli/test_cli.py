@@ -17,7 +17,8 @@ import pytest
 from tests.timing import in_time
 
 import fugu
-from fugu.cli.doctor import EXTRAS, Item, _cuda, gpu_item, torch_item
+from fugu.cli.doctor import Item, _cuda, _extras, gpu_item, torch_item
+from fugu.cli.extras import PURPOSES
 from fugu.cli.main import COMMANDS, main
 from fugu.cli.options import take_env_kwargs
 from fugu.errors import GpuError
@@ -96,23 +97,6 @@ def test_a_typo_gets_a_suggestion_and_exit_code_two(
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert suggestion in err and "Traceback" not in err and out == ""
-
-
-def test_list_filters_and_groups(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "cartpole"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "gymnasium classic_control" in lines and "  CartPole-v1" in lines
-    assert all("cartpole" in line.lower() for line in lines if line.startswith("  "))
-    assert main(["list", "--json", "Acrobot"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"fugu (native)": ["acrobot"], "gymnasium classic_control": ["Acrobot-v1"]}
-    assert main(["list", "Cartpol-v1"]) == 1
-    assert "CartPole-v1" in capsys.readouterr().err
-
-
-def test_list_leaves_out_what_can_only_raise(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list"]) == 0
-    text = capsys.readouterr().out
-    assert "HalfCheetah-v2" not in text  # registered, but its entry point only says that it is gone
 
 
 def test_check_of_a_sound_environment(capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,7 +276,11 @@ def test_doctor_judges_torch(version: str, cuda: Any, driver: bool, gpus: list[s
 
 def test_doctor_and_pyproject_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(EXTRAS) <= set(project["optional-dependencies"])
+    wanted = list(project["optional-dependencies"])
+    listed = {item.name: item for item in _extras()}
+    assert set(wanted) <= set(listed) and list(PURPOSES) == wanted
+    assert all((item.status == "ok") == (item.fix == "") for item in listed.values())
+    assert listed["plot"].status == "ok"
     assert "torch>=2.8,<2.14" in project["dependencies"]
 
 

@@ -8,11 +8,12 @@ from dataclasses import fields
 
 import pytest
 
+import fugu
 from fugu.algorithm.config import PPOConfig
 from fugu.algorithm.settings import KNOWN
 from fugu.cli.main import main
 from fugu.cli.options import full_names, take_word
-from fugu.config import override
+from fugu.config import field_help, override
 from fugu.errors import ConfigError
 from fugu.presets import preset
 from fugu.run.run import Run
@@ -219,3 +220,10 @@ def test_all_that_is_suggested_for_a_small_batch_fits(num_envs: int) -> None:
         config.minibatches(num_envs)
     for name, value in re.findall(r"--(\w+) (\d+)", str(refused.value)):
         override(config, {name: int(value)}).minibatches(num_envs)
+
+
+def test_a_run_ends_after_the_batch_that_reaches_its_steps_and_the_help_says_so(tmp_path):
+    assert field_help(TrainConfig)["steps"].endswith("the run ends after the batch that reaches them")
+    run = fugu.train("cartpole", runs=tmp_path, steps=1000, num_envs=16, horizon=16, minibatch=256, **{"log.board": "off"})
+    *_, before, last = [row["steps"] for row in run.metrics()]
+    assert before < 1000 < last

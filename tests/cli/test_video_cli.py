@@ -161,3 +161,27 @@ def test_settings_of_another_kind_are_named(wrong: dict, trained: Path) -> None:
     (name,) = wrong
     with pytest.raises(ConfigError, match=f"{name}=.* must be "):
         fugu.Run("latest", trained).video(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo '[libx264 @ 0x55] broken header' >&2\necho 'Conversion failed!' >&2\nexit 1", "broken header"),
+        ("echo 'ffmpeg version 7.0' >&2\ncat > /dev/null\necho 'write: No space left' >&2\nexit 1", "No space left"),
+        ("head -c 100 > /dev/null\nexit 3", "ffmpeg ended with code 3"),
+    ],
+    ids=["at once", "at the end", "without a word"],
+)  # fmt: skip
+def test_an_encoder_that_fails_is_one_line_and_leaves_no_file(
+    script: str, said: str, painted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    encoder = tmp_path / "ffmpeg"
+    encoder.write_text(f"#!/bin/sh\n{script}\n")
+    encoder.chmod(0o755)
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(encoder))
+    out = tmp_path / "x.mp4"
+    assert main(["video", "--runs", str(painted / "Painted"), "-o", str(out)]) == 1
+    err = capfd.readouterr().err
+    assert err.startswith(f"{out} cannot be written: ") and said in err and err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [encoder]

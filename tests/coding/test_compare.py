@@ -123,6 +123,21 @@ HOSTILE = [
     b'{"__class__": "os.system"}',
     b"1e99999",
     b"-1e99999",
+    b'{"__fraction__": ["1e99999999", null]}',
+    b'{"__fraction__": [1, 0]}',
+    b'{"__decimal__": "x"}',
+    b'{"__decimal__": "sNaN"}',
+    b'{"__decimal__": 1}',
+    b'{"__range__": [0, 1, 0]}',
+    b'{"__range__": "abc"}',
+    b'{"__date__": "2020-13-01"}',
+    b'{"__datetime__": null}',
+    b'{"__timedelta__": [1e300, 0, 0]}',
+    b'{"__set__": [{"__decimal__": "1e999999999"}]}',
+    b'{"__set__": [{"__datetime__": "0001-01-01T00:00:00+23:00"}]}',
+    b'{"__keys__": 1}',
+    b'{"__values__": [1]}',
+    b'{"__deque__": {"a": 1}}',
 ]
 
 
@@ -147,6 +162,10 @@ def test_results_made_to_be_slow_are_not():
         {frozenset({1})}, ('{"__set__": [' + '{"__set__": [' * 50 + "1," * 100_000 + "1" + "]}" * 51).encode()
     )
     assert not result_equals([0] * 200_000, b"[" + b"0," * 199_999 + b"1]")
+    digits = "9" * 500_000
+    assert not result_equals({1}, f'{{"__set__": [{{"__decimal__": "{digits}"}}]}}'.encode(), types="python")
+    assert not result_equals(0.5, f'{{"__decimal__": "{digits}E-999999"}}'.encode(), types="python", tolerance=0.1)
+    assert not result_equals({0.5}, b'{"__set__": [{"__decimal__": "1e-999999999999"}]}', types="python")
     in_time(time.process_time() - start, 3)  # half a second is usual
 
 

@@ -68,6 +68,20 @@ def test_everything_is_on_the_board(width: int) -> None:
     assert shown.index("policy") < shown.index("kl") < shown.index("mine"), "the order of the table, then names of one's own"
 
 
+def phases(**shares: float) -> list[str]:
+    every = dict.fromkeys(("env", "inference", "copy", "rollout", "advantage", "update", "other"), 0.0) | shares
+    lines = text(board(HEADER, progress(**{f"time/{name}": share for name, share in every.items()}), 120, 40)).splitlines()
+    return [line.split()[0] for line in lines if line.split() and line.split()[0] in every]
+
+
+def test_only_the_way_in_which_environments_are_stepped_has_rows() -> None:
+    assert phases(env=0.5, update=0.5) == ["env", "inference", "copy", "advantage", "update", "other"]
+    assert phases(rollout=0.5, update=0.5) == ["rollout", "advantage", "update", "other"]
+    assert phases(rollout=0.5, copy=0.1) == ["copy", "rollout", "advantage", "update", "other"]
+    shown = text(board(HEADER, progress(), 120, 40))
+    assert "gpu" not in shown.lower()
+
+
 def test_the_board_fits_every_window() -> None:
     many = {f"env/{i}": float(i) for i in range(40)} | {"env/" + "宽" * 50: 1.0}
     for state in (Progress(), progress(), progress(**many)):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -158,7 +160,8 @@ def test_a_sink_that_fails_is_left_out_and_the_others_go_on(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("log", "module", "extra"), [({"tensorboard": True}, "tensorboardX", "tb"), ({"wandb": "offline"}, "wandb", "wandb")]
+    ("log", "module", "extra"),
+    [({"tensorboard": True}, "torch.utils.tensorboard", "tb"), ({"wandb": "offline"}, "wandb", "wandb")],
 )
 def test_a_missing_extra_is_one_line_with_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: dict, module: str, extra: str, no_leaks: None
@@ -168,9 +171,16 @@ def test_a_missing_extra_is_one_line_with_the_command(
         open_sinks(RunFolder(tmp_path), LogConfig(**log), {})
 
 
+def test_the_extra_of_tensorboard_brings_what_shows_the_events():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    brought = project["project"]["optional-dependencies"]["tb"]
+    assert [re.split("[<>=]", each)[0] for each in brought] == ["tensorboard"]
+    assert set(brought) <= set(project["dependency-groups"]["test"])
+
+
 def test_tensorboard_events_hold_the_metrics(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboardX")
-    from tensorboardX.proto import event_pb2
+    pytest.importorskip("tensorboard")
+    from tensorboard.compat.proto import event_pb2
 
     run = RunFolder(tmp_path)
     sinks = open_sinks(run, LogConfig(tensorboard=True), {})

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,23 +20,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fugu import __version__
+from fugu.cli.extras import PACKAGE, PURPOSES, extras
 from fugu.cli.options import console, parse
 
 TORCH_TESTED = ((2, 8), (2, 14))
 """the first version tested, and the first one beyond"""
-
-# extra -> (modules it brings, what it is for)
-EXTRAS = {
-    "pettingzoo": (("pettingzoo",), "multi-agent environments"),
-    "sb3": (("stable_baselines3",), "our vector envs under Stable-Baselines3"),
-    "atari": (("ale_py",), "Atari"),
-    "mujoco": (("mujoco", "imageio"), "MuJoCo"),
-    "minigrid": (("minigrid",), "MiniGrid and BabyAI"),
-    "plot": (("matplotlib",), "fugu plot"),
-    "video": (("imageio_ffmpeg", "PIL"), "fugu video"),
-    "tokens": (("tokenizers",), "Hugging Face tokenizers"),
-    "memory": (("hnswlib", "usearch"), "approximate search in large memories"),
-}
 
 LEVELS = {
     3: "programs run in namespaces of their own",
@@ -151,6 +140,16 @@ def torch_item(version: str, cuda: str | None, driver: bool, gpus: list[str]) ->
             "torch", "warning", f"{found}, a driver, but no GPU that torch can use", "check nvidia-smi and CUDA_VISIBLE_DEVICES"
         )
     return Item("torch", "ok", found + ("" if gpus else ", no GPU (fine)"))
+
+
+def torch_cannot_be_loaded(error: BaseException) -> str:
+    """Return one line for a command that needs torch where importing it raised ``error``."""
+    low, high = (".".join(map(str, bound)) for bound in TORCH_TESTED)
+    package = f'"torch>={low},<{high}"'
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        return f"torch is not installed, which this command needs: pip install {package}"
+    why = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"torch cannot be loaded ({why}): pip install --force-reinstall {package}"
 
 
 def nvidia_driver() -> bool:
@@ -286,8 +285,14 @@ def _sandbox() -> Iterator[Item]:
 
 
 def _extras() -> Iterator[Item]:
-    for extra, (modules, purpose) in EXTRAS.items():
-        if all(importlib.util.find_spec(module) is not None for module in modules):
+    try:
+        found = extras()
+    except PackageNotFoundError:
+        yield Item("extras", "info", f"unknown: {PACKAGE} is not installed as a package", "pip install -e . in its folder")
+        return
+    for extra, missing in found.items():
+        purpose = PURPOSES.get(extra, "")
+        if not missing:
             yield Item(extra, "ok", purpose)
         else:
-            yield Item(extra, "info", f"{purpose}: not installed", f'pip install "fugu-rl[{extra}]"')
+            yield Item(extra, "info", f"{purpose}: without {', '.join(missing)}", f'pip install "{PACKAGE}[{extra}]"')

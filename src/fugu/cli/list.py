@@ -1,4 +1,4 @@
-"""``fugu list``: list the environments that can be made by name here."""
+"""``fugu list``: list the environments that can be made by name here, with a line on each."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ class Options:
 
 def main(argv: list[str]) -> int:
     options = parse(Options, "list", argv)
+    from fugu.cli.list_lines import line
+
     groups, missing = environments()
     wanted = options.pattern.lower()
     found = {group: [name for name in names if wanted in name.lower()] for group, names in groups.items()}
@@ -58,8 +60,9 @@ def main(argv: list[str]) -> int:
         return 0
     for group, names in found.items():
         print(group)
+        width = max(map(len, names))
         for name in names:
-            print(f"  {name}")
+            print(f"  {name:{width}}  {line(name)}".rstrip())
     if not wanted:
         for group, install in missing.items():
             print(f'{group}: not installed; pip install "{install}"')
@@ -70,6 +73,7 @@ def environments() -> tuple[dict[str, list[str]], dict[str, str]]:
     """Return the names that can be made, by group, and for the other groups what to install."""
     import gymnasium
 
+    from fugu.cli.list_lines import pettingzoo
     from fugu.emulation.factory import NAMED, REGISTERING
     from fugu.emulation.native import names
 
@@ -91,6 +95,9 @@ def environments() -> tuple[dict[str, list[str]], dict[str, str]]:
             continue
         prefix = f"{group}:" if group in PACKAGES else ""
         groups.setdefault(group, []).append(prefix + name)
+    several, lacking = pettingzoo()
+    groups |= several
+    missing |= lacking
     return {group: sorted(groups[group]) for group in sorted(groups, key=_order)}, missing
 
 
@@ -114,5 +121,5 @@ def _group(spec: Any) -> str | None:
     return f"gymnasium {parts[2]}" if parts[:2] == ["gymnasium", "envs"] and len(parts) > 2 else parts[0]
 
 
-def _order(group: str) -> tuple[bool, bool, str]:
-    return group != NATIVE, not group.startswith("gymnasium "), group
+def _order(group: str) -> tuple[bool, bool, bool, str]:
+    return group != NATIVE, not group.startswith("gymnasium "), not group.startswith(("pettingzoo ", "mpe2")), group

@@ -89,6 +89,23 @@ def _code(arguments: list[str], debug: bool) -> int:
             print(whole(error), file=sys.stderr)
         _complain(str(error))
         return 2 if isinstance(error, ConfigError) else 1
+    except (ImportError, OSError) as error:
+        if not _without_torch(error):
+            raise
+        if debug:
+            traceback.print_exc()
+        from fugu.cli.doctor import torch_cannot_be_loaded
+
+        _complain(torch_cannot_be_loaded(error))
+        return 1
+
+
+def _without_torch(error: BaseException) -> bool:
+    """Return whether torch is not installed or broken, and that is what the error is about."""
+    if sys.modules.get("torch") is not None:
+        return False
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return getattr(error, "name", None) == "torch" or any(Path(file).parts[-2:] == ("torch", "__init__.py") for file in files)
 
 
 def _run(arguments: list[str]) -> int:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import tyro
 from rich.console import Console
 
+from fugu import foreign
 from fugu.config import SEEDS, field_paths, field_type
 from fugu.errors import ConfigError, did_you_mean
 
@@ -176,6 +177,8 @@ def _find_flag(name: str, kind: type) -> tuple[tuple[str, ...], bool]:
             raise ConfigError(f"--{name} could be {' or '.join('--' + _flag(p) for p in ends)}")
         if ends and (not negated or field_type(kind, ends[0]) is bool):
             return ends[0], negated
+    if told := foreign.ours(name, paths, lambda field: "--" + _flag((field,))):
+        raise ConfigError(told)
     settings = [path for path in paths if not dataclasses.is_dataclass(field_type(kind, path))]
     by_name = {_flag(path[-1:]): path for path in settings} | {_flag(path): path for path in settings}
     near = difflib.get_close_matches(name.replace("_", "-"), by_name, n=3, cutoff=0.6)

@@ -7,20 +7,31 @@ of a size bounded by ``Limits``. Malformed bytes are not equal to anything.
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import re
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Literal
 
-from fugu.coding.sandbox.values import DEPTH, to_plain
+from fugu.coding.sandbox.values import DEPTH, from_leaf, to_plain
 
 Match = Literal["exact", "lines", "tokens", "numbers"]
 """how printed text is compared: every byte; lines without space at their ends; words; words, numbers by tolerance"""
 Types = Literal["strict", "python", "json"]
 """how results are compared: types too (True is not 1, 1 is not 1.0); as Python's == does; and a tuple is a list as well"""
 
-_KINDS = {f"__{kind}__": kind for kind in ("tuple", "set", "frozenset", "dict", "bytes", "complex")}
+_KINDS = {f"__{kind}__": kind for kind in ("tuple", "set", "frozenset", "dict", "bytes", "complex", "deque", "keys", "items")}
+_LEAVES = {f"__{kind}__" for kind in ("fraction", "decimal", "range", "date", "datetime", "time", "timedelta")}
+_NUMBERS = (bool, int, float, Fraction, Decimal)
+_Number = bool | int | float | Fraction | Decimal
+_SETS = ("set", "frozenset", "keys", "items")
+_UNKNOWN = "nothing we know"
+_UNREADABLE = (ValueError, TypeError, ArithmeticError, RecursionError)
+"""no JSON, no UTF-8, too many digits, too deep, no such date or number"""
+_DIGITS = 4300
+"""of the longest whole number that JSON brings; a Decimal with more of them equals no other type of number"""
 _WHOLE = re.compile(rb"[+-]?\d{1,400}")
 _NUMBER = re.compile(rb"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][+-]?\d{1,4})?")
 
@@ -30,7 +41,7 @@ def result_equals(expected: Any, result: bytes, *, types: Types = "strict", tole
     try:
         got = json.loads(result)
         return _Comparison(types, tolerance).equal(to_plain(expected), got)
-    except (ValueError, RecursionError):  # no JSON, no UTF-8, too many digits, too deep
+    except _UNREADABLE:
         return False
 
 
@@ -54,13 +65,13 @@ class _Comparison:
     def equal(self, expected: Any, got: Any) -> bool:
         """Compare two plain values, as deep as ``expected`` is."""
         expected, got = self._real(expected), self._real(got)
-        if isinstance(expected, bool | int | float) and isinstance(got, bool | int | float):
+        if isinstance(expected, _NUMBERS) and isinstance(got, _NUMBERS):
             if self.types == "strict" and type(expected) is not type(got):
                 return False
             return _close(expected, got, self.tolerance)
         kind, content = self._kind(expected)
         other, theirs = self._kind(got)
-        if kind != other:
+        if kind != other or kind == _UNKNOWN:
             return False
         if kind in ("value", "bytes"):
             return type(content) is type(theirs) and content == theirs
@@ -68,18 +79,22 @@ class _Comparison:
             return False
         if kind == "dict":
             return self._same_dict(content, theirs)
-        if kind in ("set", "frozenset"):
+        if kind in _SETS:
             return self._keys(content, DEPTH) == self._keys(theirs, DEPTH)
         if kind == "complex":
             return all(map(self._same_part, content, theirs))
         return all(map(self.equal, content, theirs))
 
     def _real(self, plain: Any) -> Any:
-        """Replace a complex number without imaginary part by its real part, where types do not matter."""
+        """Replace a tagged number, range or date by itself, and a complex number without imaginary part by its real part, where types
+        do not matter."""
+        if not isinstance(plain, dict) or len(plain) != 1:
+            return plain
+        ((tag, content),) = plain.items()
+        if tag in _LEAVES:
+            return from_leaf(tag, content)
         match plain:
-            case {"__complex__": [float(real), float(imaginary)]} if (
-                imaginary == 0 and len(plain) == 1 and self.types != "strict"
-            ):
+            case {"__complex__": [float(real), float(imaginary)]} if imaginary == 0 and self.types != "strict":
                 return real
         return plain
 
@@ -104,11 +119,11 @@ class _Comparison:
         if not tag.startswith("__"):
             return "dict", [[key, value] for key, value in plain.items()]
         if tag not in _KINDS or not isinstance(plain[tag], str if tag == "__bytes__" else list):
-            return "nothing we know", []
+            return _UNKNOWN, []
         kind = _KINDS[tag]
         if self.types == "json" and kind == "tuple":
             kind = "list"
-        if self.types != "strict" and kind == "frozenset":
+        if self.types != "strict" and kind in _SETS:
             kind = "set"
         return kind, plain[tag]
 
@@ -128,17 +143,50 @@ class _Comparison:
             if isinstance(content, str):
                 return [kind, content]
             items = [self._normal(item, depth - 1) for item in content]
-            return [kind, sorted(items, key=json.dumps) if kind in ("set", "frozenset", "dict") else items]
+            return [kind, sorted(items, key=json.dumps) if kind in (*_SETS, "dict") else items]
         if self.types != "strict" and isinstance(plain, bool):
             return int(plain)
         if isinstance(plain, float):
             if self.types != "strict" and plain.is_integer():
                 return int(plain)
             return plain + 0.0  # -0.0 is 0.0
-        return plain
+        if plain is None or isinstance(plain, str | int):
+            return plain
+        normal = _normal_leaf(plain)
+        if self.types == "strict":
+            return [type(plain).__name__, normal]
+        return self._normal(normal, depth) if isinstance(normal, float) else normal
 
 
-def _close(expected: float, got: float, tolerance: float) -> bool:
+def _normal_leaf(value: Any) -> Any:
+    """Return JSON that is the same for equal values; of a Fraction or a Decimal the int or float that equals it, if there is one."""
+    if isinstance(value, Decimal):
+        return _normal_decimal(value)
+    if isinstance(value, Fraction):
+        if value.denominator == 1:
+            return value.numerator
+        near = float(value) if abs(value) < 1e300 else math.inf
+        return near if near < math.inf and Fraction(near) == value else ["fraction", *value.as_integer_ratio()]
+    if isinstance(value, range):
+        count = max(0, (value.stop - value.start + value.step - (1 if value.step > 0 else -1)) // value.step)
+        return ["range", count, *[value.start][:count], *[value.step][: max(0, count - 1)]]
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        value = value.astimezone(datetime.UTC)
+    return [type(value).__name__, str(value)]
+
+
+def _normal_decimal(value: Decimal) -> Any:
+    if not value.is_finite():
+        return float(value)
+    sign, digits, exponent = value.as_tuple()
+    text = "".join(map(str, digits)).rstrip("0")
+    exponent = int(exponent) + len(digits) - len(text) if text else 0
+    if len(text) + abs(exponent) < _DIGITS:
+        return _normal_leaf(Fraction(value))
+    return ["decimal", sign, text, exponent]
+
+
+def _close(expected: _Number, got: _Number, tolerance: float) -> bool:
     if expected == got or not isinstance(expected, float):
         return expected == got
     try:
@@ -147,7 +195,12 @@ def _close(expected: float, got: float, tolerance: float) -> bool:
         return False
     if math.isnan(expected):
         return math.isnan(got)
-    return math.isfinite(expected) and math.isfinite(got) and abs(expected - got) <= tolerance * max(1.0, abs(expected))
+    return (
+        tolerance > 0
+        and math.isfinite(expected)
+        and math.isfinite(got)
+        and abs(expected - got) <= tolerance * max(1.0, abs(expected))
+    )
 
 
 def _number_equals(expected: bytes, got: bytes, tolerance: float) -> bool:

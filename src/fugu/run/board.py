@@ -329,10 +329,12 @@ def _time_split(metrics: Mapping[str, float], width: int, glyphs: Glyphs) -> lis
         return []
     room = max(0, width - 16)
     lines: list[Line] = []
+    # environments are stepped either on the GPU, all in one phase, or in these
+    apart = ("env", "inference", "copy") if metrics.get("time/rollout", 0.0) > 0 else ("rollout",)
     for phase in PHASES:
-        if f"time/{phase}" not in metrics:
-            continue
         share = min(1.0, max(0.0, metrics.get(f"time/{phase}", 0.0)))
+        if f"time/{phase}" not in metrics or (phase in apart and share == 0):
+            continue
         done = round(share * room)
         lines.append(
             [

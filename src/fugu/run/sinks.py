@@ -165,7 +165,7 @@ class TensorBoard:
 
     def __init__(self, folder: RunFolder, step: int = 0) -> None:
         try:
-            from tensorboardX import SummaryWriter
+            from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise MissingExtra("--log.tensorboard", "tb") from None
         self._writer = SummaryWriter(str(folder.events), purge_step=step or None, flush_secs=10)

@@ -9,6 +9,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
+import subprocess
+import tempfile
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
@@ -82,7 +85,7 @@ def record(
             writer.close()
             os.replace(part, target)
         except OSError as error:
-            raise FuguError(f"{target} cannot be written: {error.strerror or _last_line(error)}") from error
+            raise FuguError(f"{target} cannot be written: {error.strerror or error}") from error
         finally:
             with contextlib.suppress(OSError):  # or the first error would be hidden
                 if writer is not None:
@@ -117,25 +120,46 @@ def _enlarged(picture: np.ndarray, scale: int | None) -> np.ndarray:
 
 
 def _mp4(path: Path, width: int, height: int, fps: float) -> Writer:
-    """Return a writer of H.264 by the ffmpeg that comes with the extra."""
+    """Return a writer of H.264 by the ffmpeg that comes with the extra. An OSError holds the last line of what it complained about."""
     import imageio_ffmpeg
 
-    frames = imageio_ffmpeg.write_frames(
-        str(path),
-        (width, height),
-        fps=fps,
-        codec="libx264",
-        quality=8,
-        macro_block_size=2,
-        ffmpeg_log_level="error",
-        output_params=["-preset", "veryfast"],  # the pictures are simple: not worth a slower search
-    )
-    frames.send(None)
     try:
-        while True:
-            frames.send(np.ascontiguousarray((yield)))
-    finally:
-        frames.close()
+        program = imageio_ffmpeg.get_ffmpeg_exe()
+    except RuntimeError as error:
+        raise OSError(f"{error}") from None
+    read = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {fps:.2f} -i - -an"
+    write = "-c:v libx264 -pix_fmt yuv420p -crf 10 -preset veryfast"  # the pictures are simple: not worth a slower search
+    command = [program, "-y", "-v", "error", *read.split(), *write.split(), str(path)]
+    with tempfile.TemporaryFile() as complaints:
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=complaints)
+        except OSError as error:
+            raise OSError(f"{program}: {error.strerror}") from None
+        assert process.stdin is not None
+        done = broken = False
+        try:
+            while True:
+                process.stdin.write(np.ascontiguousarray((yield)).data)
+        except GeneratorExit:
+            done = True
+        except OSError:
+            done = broken = True  # it does not listen any more, and says why
+        finally:
+            if not done:
+                process.kill()
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+            code = process.wait()
+        if code or broken:
+            complaints.seek(0)
+            raise OSError(_complaint(complaints.read().decode("utf-8", "replace")) or f"ffmpeg ended with code {code}")
+
+
+def _complaint(text: str) -> str:
+    """Return the last line with something in it, without the part of ffmpeg and the address that it begins with."""
+    lines = [re.sub(r"^(\[[^]]*\]\s*)+", "", line).strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and line != "Conversion failed!"]
+    return lines[-1] if lines else ""
 
 
 def _gif(path: Path, width: int, height: int, fps: float) -> Writer:
@@ -156,8 +180,3 @@ def _gif(path: Path, width: int, height: int, fps: float) -> Writer:
                     file.write(block)
         finally:
             file.write(b";")
-
-
-def _last_line(error: OSError) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__

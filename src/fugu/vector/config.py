@@ -94,7 +94,8 @@ class VectorConfig:
         if self.batch_size is not None and self.num_envs % self.batch_size:
             near = nearest_divisor(self.num_envs, self.batch_size)
             raise ConfigError(
-                f"batch_size={self.batch_size} must divide num_envs={self.num_envs}; try batch_size={near} "
+                f"batch_size={self.batch_size} (environments that step together; rows of a gradient step are minibatch) "
+                f"must divide num_envs={self.num_envs}; try batch_size={near} "
                 f"or num_envs={_nearest_multiple(self.num_envs, self.batch_size)}"
             )
         if self.backend == "serial" and ((self.num_workers or 1) > 1 or self.isolate):

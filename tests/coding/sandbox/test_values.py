@@ -66,7 +66,9 @@ def test_a_subclass_goes_as_the_data_it_extends():
     assert [type(each) for each in back] == [int, str, tuple, dict, dict]
 
 
-@pytest.mark.parametrize("value", [object(), len, iter([]), (x for x in ()), {1: object()}, [lambda: 0], range(3)])
+@pytest.mark.parametrize(
+    "value", [object(), len, iter([]), (x for x in ()), {1: object()}, [lambda: 0], {1: iter([])}.values()]
+)
 def test_other_types_do_not_pass(value):
     with pytest.raises(ValueError, match="cannot be passed on"):
         encode(value)

@@ -1,4 +1,4 @@
-"""Ratings of players from the games they played: Bradley-Terry (Weng & Lin 2011), computed by openskill.
+"""Ratings of players from the games they played: the Bradley-Terry model of Weng & Lin (2011, algorithm 1) for games of two.
 
 Everyone starts at 25 with an uncertainty of 25 / 3; four points more win about 72% of games. A snapshot starts with the learner's
 rating at that moment.
@@ -6,15 +6,16 @@ rating at that moment.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fugu.errors import MissingExtra
-
 START, DOUBT = 25.0, 25.0 / 3.0
+NOISE = START / 6
+"""deviation of how well a player of a known rating plays"""
 DRIFT = 0.1
 """added to the learner's uncertainty between two games, because it changes"""
 
@@ -32,11 +33,6 @@ class Ratings:
     """The rating table. Player 0 is the learner as it is now; the others do not change any more and never leave the table."""
 
     def __init__(self) -> None:
-        try:
-            from openskill.models import BradleyTerryFull
-        except ImportError:
-            raise MissingExtra("the rating table of self-play", "selfplay") from None
-        self._model = BradleyTerryFull(mu=START, sigma=DOUBT, beta=START / 6, tau=0.0)
         self.players = [Player(0)]
 
     def enter(self, steps: int) -> int:
@@ -49,13 +45,10 @@ class Ratings:
     def record(self, opponent: int, scores: Iterable[float]) -> None:
         """Take in games of the learner against ``opponent``, in order: 1 won, 0.5 drawn, 0 lost."""
         one, other = self.players[0], self.players[opponent]
-        for score in scores:
-            mine = self._model.rating(one.rating, (one.doubt**2 + DRIFT**2) ** 0.5)
-            theirs = self._model.rating(other.rating, other.doubt)
-            ranks = [1 - score, score]
-            [[mine], [theirs]] = self._model.rate([[mine], [theirs]], ranks=ranks)
-            one.rating, one.doubt = mine.mu, mine.sigma
-            other.rating, other.doubt = theirs.mu, theirs.sigma
+        for score in map(float, scores):
+            mine, theirs = (one.rating, math.hypot(one.doubt, DRIFT)), (other.rating, other.doubt)
+            one.rating, one.doubt = rated(mine, theirs, score)
+            other.rating, other.doubt = rated(theirs, mine, 1 - score)
             one.games += 1
             other.games += 1
 
@@ -65,6 +58,16 @@ class Ratings:
 
     def load_state(self, state: Tensor) -> None:
         self.players = players(state)
+
+
+def rated(mine: tuple[float, float], theirs: tuple[float, float], score: float) -> tuple[float, float]:
+    """Return the rating and doubt of a player after a game: 1 won, 0.5 drawn, 0 lost."""
+    (rating, doubt), (other, other_doubt) = mine, theirs
+    spread = math.sqrt(doubt**2 + other_doubt**2 + 2 * NOISE**2)
+    chance = 1 / (1 + math.exp(min((other - rating) / spread, 700.0)))
+    share = doubt**2 / spread
+    shrink = doubt / spread * share / spread * chance * (1 - chance)
+    return rating + share * (score - chance), doubt * math.sqrt(max(1 - shrink, 1e-4))
 
 
 def players(state: Tensor) -> list[Player]:

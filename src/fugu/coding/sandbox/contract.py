@@ -79,7 +79,8 @@ class Program:
 
     With a ``partner``, ``source`` is trusted test code and the partner is the agent's program, each in a sandbox of its own. In the
     test code ``candidate(...)`` calls the function that ``partner.calls[0]`` names; every function that ``partner.calls`` names can
-    also be called by its own name (arguments in ``partner.calls`` are not used). Only JSON passes between the two.
+    also be called by its own name (arguments in ``partner.calls`` are not used). Only JSON passes between the two; containers that have
+    passed are kept alike on both sides, and what is no data has stand-ins (``standins``).
     """
 
     source: bytes

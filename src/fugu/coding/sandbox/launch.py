@@ -5,11 +5,12 @@ test code and the program it asks.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from fugu.coding.sandbox import runner, values
+from fugu.coding.sandbox import runner, shared, standins, values
 from fugu.coding.sandbox.box import Box, Start
 from fugu.coding.sandbox.contract import Isolation, Outcome, Program
 
@@ -49,10 +50,8 @@ FIXED = {"PYTHONHASHSEED": "0"}
 
 def interpreter(python: str) -> list[str]:
     """Return a command that runs the runner without needing a file in the box."""
-    text = Path(values.__file__).read_text() + Path(runner.__file__).read_text().replace(
-        "from fugu.coding.sandbox.values import decode, encode\n", ""
-    )
-    text = text.replace("from __future__ import annotations\n", "")
+    text = "".join(Path(str(each.__file__)).read_text() for each in (values, shared, standins, runner))
+    text = re.sub(r"^from (__future__|fugu\b.*) import .*\n", "", text, flags=re.MULTILINE)
     return [python, "-s", "-S", "-P", "-B", "-X", "utf8", "-c", "from __future__ import annotations\n" + text]
 
 

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from fugu.coding.sandbox import values, wire
+from fugu.coding.sandbox.standins import Agent, Examiner
 from fugu.coding.sandbox.wire import CHANNEL, Order
 
 NAME = "main.py"
@@ -72,7 +73,7 @@ def rehearse() -> None:
     What Python keeps on the way (where attributes were found, which instructions suit which types, lists of free memory) is then there
     in every child, instead of being written by each, on pages that have to be copied first.
     """
-    source = b"import math\ndef f(n): return math.floor(n)\nprint(sum(range(f(10.0))))"
+    source = b"import math\ndef f(n): return math.floor(n)\ndef g(n): return n[0]\nprint(sum(range(f(10.0))))"
     request = values.encode({"function": "f", "args": [1.5]})
     reader, writer = os.pipe()
     null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
@@ -85,6 +86,9 @@ def rehearse() -> None:
         text = wire.read_exactly(reader, len(source))
         _finish(_execute(text, main) or 0)
         _answer(request, main, text)
+        agent = Agent(bytes, main.__dict__.__getitem__, give_up)
+        asked = Examiner(agent.serve).named("g")
+        _ = asked([1, "a"]), asked([2.5])
     for descriptor in (reader, writer, null):
         os.close(descriptor)
 
@@ -197,7 +201,10 @@ def _serve(source: bytes, main: ModuleType) -> NoReturn:
                 _, size = wire.FRAME.unpack(wire.read_exactly(CHANNEL, wire.FRAME.size))
             except EOFError:
                 break
-            wire.write_all(CHANNEL, _answer(wire.read_exactly(CHANNEL, size), main, source))
+            request = wire.read_exactly(CHANNEL, size)
+            if request.startswith(b'{"ask"'):
+                _serve_tests(request, main, source)
+            wire.write_all(CHANNEL, _answer(request, main, source))
     except BaseException:
         _flush_and_exit(1)
     _flush_and_exit(0)
@@ -206,11 +213,7 @@ def _serve(source: bytes, main: ModuleType) -> NoReturn:
 def _answer(request: bytes, main: ModuleType, source: bytes) -> bytes:
     try:
         call = values.decode(request)
-        function: Any = main
-        for name in call["function"].split("."):
-            # The method of a class is called on an instance of it: Solution.two_sum.
-            function = getattr(function() if isinstance(function, type) else function, name)
-        result = function(*call["args"], **call.get("kwargs", {}))
+        result = _find(main, call["function"])(*call["args"], **call.get("kwargs", {}))
         return wire.frame(wire.VALUE, values.encode(result))
     except SystemExit as stop:
         _flush_and_exit(_exit_code(stop) or 1)
@@ -222,35 +225,55 @@ def _answer(request: bytes, main: ModuleType, source: bytes) -> bytes:
         return wire.frame(wire.RAISED, values.encode([type(error).__name__, str(error)[:1000]]))
 
 
+def _find(main: ModuleType, path: str) -> Any:
+    found: Any = main
+    for name in path.split("."):
+        # The method of a class is called on an instance of it: Solution.two_sum.
+        found = getattr(found() if isinstance(found, type) else found, name)
+    return found
+
+
+def _serve_tests(question: bytes, main: ModuleType, source: bytes) -> NoReturn:
+    """Answer test code, from its first question on, until it has no more."""
+
+    def show(error: BaseException) -> None:
+        while error.__traceback__ is not None and error.__traceback__.tb_frame.f_code.co_filename != NAME:
+            error.__traceback__ = error.__traceback__.tb_next
+        _show(error, source)
+        sys.stderr.flush()
+
+    def swap(message: bytes) -> bytes:
+        wire.write_all(CHANNEL, wire.frame(wire.VALUE, message))
+        return _received()[1]
+
+    agent = Agent(swap, lambda name: _find(main, name), show)
+    try:
+        while True:
+            question = swap(agent.serve(question))
+    except EOFError:
+        _flush_and_exit(0)
+
+
+def _received() -> tuple[int, bytes]:
+    kind, size = wire.FRAME.unpack(wire.read_exactly(CHANNEL, wire.FRAME.size))
+    return kind, wire.read_exactly(CHANNEL, size)
+
+
 def _test(source: bytes, names: list[str], main: ModuleType) -> NoReturn:
     """Run test code, ours, in which the agent's functions are calls through the manager to the process that has them."""
+
+    def swap(message: bytes) -> bytes:
+        wire.write_all(CHANNEL, wire.frame(wire.CALL, message))
+        kind, answer = _received()
+        if kind != wire.VALUE:
+            raise RuntimeError("the program did not answer")
+        return answer
+
+    tests = Examiner(swap)
     for name in names:
-        main.__dict__[name] = _remote(name)
+        main.__dict__[name] = tests.named(name)
     main.__dict__["candidate"] = main.__dict__[names[0]]
     code = _execute(source, main)
     if code is None:
         wire.write_all(CHANNEL, wire.frame(wire.DONE_TESTING))
     _flush_and_exit(code or 0)
-
-
-def _remote(name: str) -> Any:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        request = values.encode({"function": name, "args": list(args), "kwargs": kwargs})
-        wire.write_all(CHANNEL, wire.frame(wire.CALL, request))
-        kind, size = wire.FRAME.unpack(wire.read_exactly(CHANNEL, wire.FRAME.size))
-        answer = values.decode(wire.read_exactly(CHANNEL, size))
-        if kind == wire.VALUE:
-            return answer
-        kind_name, message = (str(each) for each in answer)
-        known = getattr(builtins, kind_name, None)
-        # StopIteration is how an iterator ends: ``all(map(check, inputs))`` would take it for the end of the inputs and be content.
-        if (
-            isinstance(known, type)
-            and issubclass(known, Exception)
-            and not issubclass(known, StopIteration | StopAsyncIteration)
-        ):
-            raise known(message)
-        raise RuntimeError(f"{kind_name}: {message}")
-
-    call.__name__ = name.rpartition(".")[2]
-    return call

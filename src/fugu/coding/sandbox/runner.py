@@ -26,7 +26,9 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 
+from fugu.coding.sandbox.standins import Agent, Examiner
 from fugu.coding.sandbox.values import decode, encode
 
 HEAD = struct.Struct("<IB")
@@ -257,34 +259,49 @@ def execute(header: dict, source: bytes) -> int:
     sys.modules["__main__"] = module
     sys.argv = ["program"]
     place = module.__dict__
-    for name in header["candidates"]:
-        place[name] = ask(name)
     if header["candidates"]:
-        place["candidate"] = ask(header["candidates"][0])
+        tests = Examiner(ask)
+        for name in header["candidates"]:
+            place[name] = tests.named(name)
+        place["candidate"] = place[header["candidates"][0]]
     exec(compile(source, "<program>", "exec", dont_inherit=True), place)
+    agent = Agent(reply, lambda name: find(place, name), report)
     while header["calls"]:
         kind, payload = read_frame(3)
         if kind != b"C":
             break
+        if payload.startswith(b'{"ask"'):
+            write_frame(3, b"r", agent.serve(payload))
+            continue
         function, args = json.loads(payload)
-        if not callable(place.get(function)):
-            raise NameError(f"the program has no function {function!r}")
-        write_frame(3, b"r", encode(place[function](*decode(args.encode()))))
+        write_frame(3, b"r", encode(find(place, function)(*decode(args.encode()))))
     return 0
 
 
-def ask(name: str) -> object:
-    def candidate(*args: object) -> object:
-        write_frame(3, b"q", json.dumps([name, encode(list(args)).decode()]).encode())
-        kind, payload = read_frame(3)
-        if kind != b"R":
-            raise RuntimeError(f"{name} did not answer")
-        answer = json.loads(payload)
-        if "value" not in answer:
-            raise RuntimeError(f"{name} failed: {answer.get('detail')}")
-        return decode(answer["value"].encode())
+def find(place: dict, name: str) -> "Callable[..., object]":
+    if not callable(place.get(name)):
+        raise NameError(f"the program has no function {name!r}")
+    found: Callable[..., object] = place[name]
+    return found
 
-    return candidate
+
+def ask(question: bytes) -> bytes:
+    """Send a question of test code and wait for the answer."""
+    write_frame(3, b"q", question)
+    kind, payload = read_frame(3)
+    answer = json.loads(payload) if kind == b"R" else {}
+    if "value" not in answer:
+        raise RuntimeError(f"the program did not answer: {answer.get('detail')}")
+    return answer["value"].encode()
+
+
+def reply(message: bytes) -> bytes:
+    """Send test code a question of the program's own in place of an answer, and wait for what it says."""
+    write_frame(3, b"r", message)
+    kind, payload = read_frame(3)
+    if kind != b"C":
+        raise RuntimeError("the test code has ended")
+    return payload
 
 
 def report(error: BaseException) -> None:
