@@ -52,7 +52,7 @@ class EpisodeStats:
         self._between = np.zeros(num_agents, np.bool_)
         """whose episode ended on the row before, so that nothing runs until the reset"""
 
-    def start(self, agents: slice) -> None:
+    def start(self, agents: slice | np.ndarray) -> None:
         """Begin an episode of each of ``agents``; what they had is forgotten."""
         self.returns[agents] = 0
         self.lengths[agents] = 0
@@ -119,3 +119,12 @@ class EpisodeStats:
         self._ended_costs[...] = 0
         logged, self._logged = self._logged, {}
         return (*ended, {**logged, **costs})
+
+
+def means_of(drained: Drained, costs: Sequence[str] = ()) -> EpisodeLog:
+    """Divide the sums by the episodes. ``costs``: which of the named values are costs."""
+    episodes, returns, lengths, values = drained
+    many = max(episodes, 1)
+    means = {name: total / many for name, total in values.items()}
+    spent = {name: means.pop(name) for name in costs}
+    return EpisodeLog(episodes, returns / many, lengths / many, means, spent)

@@ -15,10 +15,10 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from fugu.emulation.env import Infos, Rows
-from fugu.emulation.stats import Drained, EpisodeLog, EpisodeStats
+from fugu.emulation.stats import EpisodeLog, EpisodeStats, means_of
 from fugu.errors import CallOrderError, ConfigError, EnvTimeout, WorkerDied
 from fugu.vector.config import VectorConfig
-from fugu.vector.runner import RESET, STEP, Options, Runner
+from fugu.vector.runner import RESET, STEP, Options, Runner, chosen_envs
 from fugu.vector.seeds import chosen_seeds
 
 CLOSED = "this vector env is closed"
@@ -60,7 +60,8 @@ class VecEnv:
         self._received: int | None = None
         self._parked: list[int] = []
         self._served = [0] * count
-        self._fresh = [True] * count
+        self._fresh: list[bool | np.ndarray] = [True] * count
+        """whether the rows to come begin episodes, of all agents of the batch or of some"""
         self._broken: BaseException | None = None
         self._closed = False
         self._in_turn = config.order == "pipelined"
@@ -75,6 +76,22 @@ class VecEnv:
         """Start all environments anew. Returns ``(obs, infos)``; ``obs`` is ``[num_agents, *row_shape]``."""
         self._one_batch("reset")
         self.async_reset(seed, options)
+        rows = self.recv()
+        return rows.obs, rows.infos
+
+    def reset_some(
+        self, envs: np.ndarray, seed: int | Sequence[int | None] | None = None, options: Options = None
+    ) -> tuple[np.ndarray, Infos]:
+        """Start the environments anew where ``envs``, ``[num_envs]`` bool, is True. All others keep their rows."""
+        self._one_batch("reset_some")
+        self._check_open()
+        if self._received is None:
+            raise CallOrderError("reset_some() before reset(): there are no rows to keep")
+        chosen_seeds(seed, self._buffers.seeds, only=envs)
+        self._fresh[0] = np.repeat(envs, [agents.stop - agents.start for agents in self.env_agents])
+        self._slot[0] ^= 1
+        self._received = None
+        self._start(0, RESET, options)
         rows = self.recv()
         return rows.obs, rows.infos
 
@@ -147,7 +164,7 @@ class VecEnv:
         if self._received is None:
             raise CallOrderError("send() before recv(): there is no batch that waits for actions")
         group = self._received
-        self._runner.take_actions(group, action)
+        self._runner.take_actions(group, action, self._slot[group])
         self._slot[group] ^= 1
         self._received = None
         self._start(group, STEP)
@@ -221,7 +238,7 @@ class VecEnv:
 
     def set_attr(self, name: str, values: Any, envs: Sequence[int] | None = None) -> None:
         """Set an attribute of each environment: one value for all, or a list with one per environment."""
-        chosen = list(range(self.num_envs)) if envs is None else list(envs)
+        chosen = chosen_envs(envs, self.num_envs)
         if not isinstance(values, list | tuple):
             self.access("set", name, (values,), {}, chosen)
             return
@@ -245,12 +262,8 @@ class VecEnv:
             self._drain()
         if self._running:
             raise CallOrderError(f"{name!r}: the environments are stepping; recv() all batches first")
-        chosen = list(range(self.num_envs)) if envs is None else [int(i) for i in envs]
-        for i in chosen:
-            if not 0 <= i < self.num_envs:
-                raise ConfigError(f"no environment {i}: there are {self.num_envs}")
         try:
-            return self._runner.call(kind, name, args, kwargs, chosen)
+            return self._runner.call(kind, name, args, kwargs, chosen_envs(envs, self.num_envs))
         except (EnvTimeout, WorkerDied) as error:
             self._broken = error
             raise
@@ -335,9 +348,9 @@ class VecEnv:
         slot = self._slot[group]
         rows = self._rows[group][slot]
         rows.infos = infos
-        if self._fresh[group]:
+        if (fresh := self._fresh[group]) is not False:
             self._fresh[group] = False
-            self._stats.start(rows.agents)
+            self._stats.start(rows.agents if fresh is True else fresh)
         elif self.episode_stats:
             self._stats.update(rows, acted=self._rows[group][1 - slot].mask)
         return rows
@@ -383,12 +396,3 @@ class VecEnv:
     def _check_whole(self) -> None:
         if self._broken is not None:
             raise CallOrderError("an earlier call did not finish; reset() or close() this vector env") from self._broken
-
-
-def means_of(drained: Drained, costs: Sequence[str] = ()) -> EpisodeLog:
-    """Divide the sums by the episodes. ``costs``: which of the named values are costs."""
-    episodes, returns, lengths, values = drained
-    many = max(episodes, 1)
-    means = {name: total / many for name, total in values.items()}
-    spent = {name: means.pop(name) for name in costs}
-    return EpisodeLog(episodes, returns / many, lengths / many, means, spent)
