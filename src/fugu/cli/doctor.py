@@ -28,6 +28,7 @@ TORCH_TESTED = ((2, 8), (2, 14))
 EXTRAS = {
     "pettingzoo": (("pettingzoo",), "multi-agent environments"),
     "sb3": (("stable_baselines3",), "our vector envs under Stable-Baselines3"),
+    "torchrl": (("torchrl",), "our vector envs under TorchRL"),
     "atari": (("ale_py",), "Atari"),
     "mujoco": (("mujoco", "imageio"), "MuJoCo"),
     "minigrid": (("minigrid",), "MiniGrid and BabyAI"),
