@@ -51,6 +51,8 @@ class VectorConfig:
     infos: InfoMode | None = None
     """Infos to keep: all (that are not empty), episode (those of steps that end an episode) or none; if not given: all, but none
     for native environments and in training"""
+    cast: bool = False
+    """Accept observations of another dtype of the same kind than their space declares (float64 for float32) and convert them"""
     isolate: bool | None = None
     """Keep environments out of the calling process, so that none can hang or crash it; none: only where needed"""
     on_error: OnError = "raise"
