@@ -193,6 +193,7 @@ class Engine {
   void run(int command, size_t low, size_t high, bool downwards, const Columns out, LogSum* logs) {
     if (command == EngineApi::kReset) {
       for (size_t w = low; w < high; ++w) {
+        if (seeds_[w] == kKeep) continue;
         if (seeds_[w] >= 0) at(w).rng = Rng::of(static_cast<uint64_t>(seeds_[w]));
         begin(w, w - low, out);
       }
@@ -338,7 +339,8 @@ class Engine {
   int time_limit_;
   std::vector<Block> blocks_;
   Action* action_ = nullptr;
-  const int64_t* seeds_ = nullptr;  // [worlds]; negative: go on with the random numbers there are
+  static constexpr int64_t kKeep = -2;  // as vector/seeds.py has it
+  const int64_t* seeds_ = nullptr;      // [worlds]; kKeep: leave the world alone; else negative: go on with the random numbers there are
 };
 
 }  // namespace fugu

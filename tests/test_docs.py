@@ -2,7 +2,8 @@
 
 Python blocks run as scripts. Of shell blocks, the lines that start with ``fugu`` run, one after the other, in one empty folder per
 page; the others (``make``, ``pip``) set up what is running these tests. Blocks that begin with ```` ```sh gpu ```` or
-```` ```python gpu ```` need a GPU: they run with the marker gpu, and are skipped where there is none.
+```` ```python gpu ```` need a GPU: they run with the marker gpu, and are skipped where there is none. Those that begin with
+```` ```python extras ```` need optional packages and run with the marker extras.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ for command in sys.argv[1:]:
         sys.exit(f"fugu {command} ended with {code}")
 """
 BLOCK = re.compile(r"^```([\w ]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-MARKS = {"": (), " gpu": pytest.mark.gpu}
+MARKS = {"": (), " gpu": pytest.mark.gpu, " extras": pytest.mark.extras}
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import gymnasium
 
+from fugu.check.masked import MaskHeeding, may_forbid
 from fugu.check.report import Report, Severity
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -34,7 +35,9 @@ def check_gymnasium(env: Any, report: Report) -> None:
     """Run ``gymnasium.utils.env_checker.check_env`` on a fresh env."""
     from gymnasium.utils.env_checker import check_env
 
-    _run(lambda: check_env(env.unwrapped, skip_render_check=True), "Gymnasium's check_env", report, "warning")
+    env = env.unwrapped
+    tried = MaskHeeding(env) if may_forbid(env) else env
+    _run(lambda: check_env(tried, skip_render_check=True), "Gymnasium's check_env", report, "warning")
 
 
 def check_pettingzoo(env: Any, report: Report, *, cycles: int) -> None:

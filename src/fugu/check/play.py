@@ -12,7 +12,7 @@ from gymnasium import spaces as gs
 from fugu.check.player import GymnasiumPlayer, Limits, SeeingPlayer, Seen, leaves_of, truthy
 from fugu.check.report import Report, describe
 from fugu.check.values import Problem, problems, show
-from fugu.emulation.env import discrete_choices
+from fugu.emulation.env import discrete_choices, flat_mask
 from fugu.errors import FuguError
 from fugu.spaces.layout import path_name
 
@@ -233,13 +233,14 @@ class _Watch:
         if mask is None or truthy(seen.terminated) or truthy(seen.truncated):
             return
         choices = discrete_choices(space)
-        size = np.size(mask)
+        mask = flat_mask(mask)
+        size = mask.size
         if choices and size != choices:
             problem = f"{size} entries from {source} for the {choices} choices of {space}{who}, first at {_when(step, source)}"
             self._once(
                 "error", "action_mask", problem, f"return one entry per choice: np.ones({choices}, np.int8), 0 where forbidden"
             )
-        elif isinstance(space, gs.Discrete) and not np.any(mask):
+        elif isinstance(space, gs.Discrete) and not mask.any():
             problem = f"no action is allowed{who}, first at {_when(step, source)}"
             self._once("error", "action_mask", problem, "allow at least one action in every state, a no-op if need be")
 

@@ -19,10 +19,12 @@ TRACE_STEPS = 50
 Play = Callable[[], AbstractContextManager[Player]]
 """a new player, closed in the end"""
 
-_FIX = (
-    "draw all randomness from self.np_random, seeded by super().reset(seed=seed); never from np.random, random or the clock, "
-    "and share no state between instances"
-)
+
+def _seeding(report: Report) -> str:
+    """Return how an environment of this kind seeds itself: only Gymnasium's has a parent that does it."""
+    if report.facts.get("kind") == "Gymnasium":
+        return "super().reset(seed=seed)"
+    return "self.np_random = np.random.default_rng(seed) in reset() where a seed is given"
 
 
 def check_determinism(play: Play, report: Report, limits: Limits, *, known: bool) -> None:
@@ -44,7 +46,11 @@ def check_determinism(play: Play, report: Report, limits: Limits, *, known: bool
             problem = _both(one, two, "step")
             if problem:
                 break
-    report.add("note" if known else "error", "determinism", f"same seed and actions, but at {place} {problem}", _FIX)
+    fix = (
+        f"draw all randomness from self.np_random, seeded by {_seeding(report)}; never from np.random, random or the clock, "
+        "and share no state between instances"
+    )
+    report.add("note" if known else "error", "determinism", f"same seed and actions, but at {place} {problem}", fix)
 
 
 def _both(one: Player, two: Player, call: str, *args: Any) -> str:
@@ -74,9 +80,7 @@ def check_seeds(play: Play, report: Report, *, seed: int) -> None:
     else:
         return  # nothing random in it
     problem = f"seeds {seed} and {seed + 1} gave the same {len(first[0]) - 1} steps, {why}"
-    report.add(
-        "warning", "reset()", problem, "pass the seed on as it came: super().reset(seed=seed); do not seed with a constant"
-    )
+    report.add("warning", "reset()", problem, f"pass the seed on as it came: {_seeding(report)}; do not seed with a constant")
 
 
 def same(x: Any, y: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fugu.check.player import Clock
-from fugu.emulation.actions import action_rows, allowed
+from fugu.emulation.actions import action_rows, allowed, has_bits
 from fugu.emulation.env import Env, Rows, spec_of
 from fugu.spaces import Layout
 
@@ -30,6 +30,7 @@ class RowsPlayer:
         self.infos: Any = None
         self.ended, self._poison = True, poison
         self.action: Any = None
+        self._bits = has_bits(env.action_space)
         actions = action_rows(env.action_space, self.POOL * env.num_agents, seed)
         self._pool = actions.reshape(self.POOL, env.num_agents, *actions.shape[1:])
 
@@ -39,7 +40,10 @@ class RowsPlayer:
         self.ended, self.action = False, None
 
     def step(self) -> None:
-        self.action = allowed(self._pool[self.clock.steps % self.POOL].copy(), self.rows, self.env.action_space)
+        action = self._pool[self.clock.steps % self.POOL].copy()
+        if self._bits:
+            self.rows.infos = self._offered()
+        self.action = allowed(action, self.rows, self.env.action_space, self.layout if self._bits else None)
         self._turn()
         self.infos = self.clock.step(self.env.step, self.action, self.rows)
 
@@ -47,6 +51,14 @@ class RowsPlayer:
         for leaf, view in zip(self.layout.leaves, self.layout.leaf_views(self.rows.obs), strict=True):
             yield "/".join(("obs", *map(str, leaf.path))), view
         yield from ((name, column) for name, column in self.rows.columns.items() if name not in ("obs", "action_mask"))
+
+    def _offered(self) -> dict[int, Any]:
+        """Return what the last call said by agent; where a method says what is allowed, its answer."""
+        inner = getattr(self.env, "env", self.env)
+        method = getattr(getattr(inner, "unwrapped", inner), "action_masks", None)
+        if self.env.num_agents == 1 and callable(method):
+            return {0: {"action_mask": method()}}
+        return self.infos if isinstance(self.infos, dict) else {}
 
     def _turn(self) -> None:
         self.rows = self._slots[1] if self.rows is self._slots[0] else self._slots[0]

@@ -64,6 +64,7 @@ class _Watch:
         self.stats = EpisodeStats(agents, spec_of(player.env).costs)
         self.lengths: list[int] = []
         self.reward = np.array([np.inf, -np.inf])
+        self.at_once = bool(getattr(player.env, "restarts_at_once", False))
         self.over = np.zeros(agents, bool)
         """ended and not yet restarted"""
 
@@ -82,6 +83,8 @@ class _Watch:
         """Check the rows of a step; ``acted`` is the mask of the rows before it."""
         rows = self.player.rows
         ended = rows.terminated | rows.truncated
+        again = ended & rows.first & rows.mask if self.at_once else np.zeros_like(ended)
+        ended &= ~again  # those have begun the next episode, on the same row
         at = f"at step {step}"
         self._expect(
             ~ended | ~rows.mask,
@@ -102,7 +105,7 @@ class _Watch:
             "on the step after an ending start the next episode: new obs, reward 0, out.first True, out.mask True",
         )
         self._expect(
-            ~rows.first | ~acted | self.over,
+            ~rows.first | ~acted | self.over | again,
             "first",
             f"first=True in the middle of an episode {at}",
             "set out.first False on every step that does not start an episode, and out.terminated or out.truncated where one ends",

@@ -140,7 +140,7 @@ def _array(space: gs.Box | gs.Discrete | gs.MultiDiscrete | gs.MultiBinary, valu
         if isinstance(space, gs.Discrete):
             fix = "return int(...)"
         elif typed and np.can_cast(array.dtype, dtype, "same_kind"):
-            fix += ", or let fugu convert it with cast=True"
+            fix += ", or let fugu convert it: cast=True in make(), --vector.cast in training"
         yield Problem(path, "dtype", says, got, fix)
     elif not typed and shape:
         yield Problem(path, "list", says, got, f"return np.array(..., dtype=np.{dtype.name}); lists are slow", severity="note")

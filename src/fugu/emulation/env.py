@@ -121,6 +121,8 @@ class Rows:
         if offered is None or not self.mask[agent]:
             self.action_mask[agent] = True
             return
+        if isinstance(offered, tuple | list | dict):
+            offered = flat_mask(offered)
         mask = np.asarray(offered, bool).ravel()
         if mask.size != self.action_mask.shape[1]:
             raise SpaceError(f"expected {self.action_mask.shape[1]} choices, got {mask.size}", where="action_mask")
@@ -267,6 +269,15 @@ def _agent_names(env: Env) -> tuple[str, ...]:
 def cost_metric(metric: str, cost: str, costs: Collection[str]) -> str:
     """Name the ``metric`` of a cost: by itself where it is the only cost, else with the cost's name behind."""
     return metric if len(costs) == 1 else f"{metric}/{cost}"
+
+
+def flat_mask(offered: Any) -> np.ndarray:
+    """Return a mask as one array of bools, also where it is a tuple or dict with an array for each part."""
+    if isinstance(offered, dict):
+        offered = tuple(offered[key] for key in sorted(offered))  # the order of parts in a Dict space
+    if isinstance(offered, tuple | list) and any(isinstance(part, np.ndarray | tuple | list | dict) for part in offered):
+        return np.concatenate([flat_mask(part) for part in offered])
+    return np.asarray(offered).astype(bool).ravel()
 
 
 def discrete_choices(space: gs.Space) -> int:

@@ -51,6 +51,8 @@ class GymnasiumVectorEnv:
                 fix="give the single environment, and fugu makes many of it",
             )
         self._mode = _autoreset_mode(env)
+        self.restarts_at_once = self._mode is not AutoresetMode.NEXT_STEP
+        """whether the row after a termination is already the first of the next episode"""
         self.autoreset = autoreset
         self._same_step = autoreset == "same_step"
         if self._same_step and self._mode is AutoresetMode.NEXT_STEP:

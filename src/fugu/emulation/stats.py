@@ -83,7 +83,7 @@ class EpisodeStats:
         self._between = np.zeros(num_agents, np.bool_)
         """whose episode ended on the row before, so that nothing runs until the reset"""
 
-    def start(self, agents: slice) -> None:
+    def start(self, agents: slice | np.ndarray) -> None:
         """Begin an episode of each of ``agents``; what they had is forgotten."""
         self.returns[agents] = 0
         self.lengths[agents] = 0
@@ -156,9 +156,10 @@ class EpisodeStats:
         logged, self._logged = self._logged, {}
         return (*ended, {**logged, **costs})
 
-    def drain_by_agent(self) -> dict[str, tuple[int, float, float]]:
-        """Return the same by agent and by kind, as in ``EpisodeLog.agents``."""
-        return {} if self._labels is None else self._labels.drain()
+    def drain_log(self) -> EpisodeLog:
+        """Return the same as means, with those of infos and those by agent and kind."""
+        agents = {} if self._labels is None else self._labels.drain()
+        return means_of(self.drain(), self.names)._replace(infos=self.infos.drain(), agents=agents)
 
 
 class Labels:
@@ -239,3 +240,12 @@ class EpisodeInfos:
             self._told.add(name)
             # from this line and in the same words, so that the environments of evaluations do not say it once more
             warnings.warn(f"info[{name!r}] {why}", RuntimeWarning, stacklevel=1)
+
+
+def means_of(drained: Drained, costs: Sequence[str] = ()) -> EpisodeLog:
+    """Divide the sums by the episodes. ``costs``: which of the named values are costs."""
+    episodes, returns, lengths, values = drained
+    many = max(episodes, 1)
+    means = {name: total / many for name, total in values.items()}
+    spent = {name: means.pop(name) for name in costs}
+    return EpisodeLog(episodes, returns / many, lengths / many, means, spent)

@@ -201,7 +201,11 @@ def _checked_array(packer: Packer, index: int, value: Any) -> np.ndarray:
             f"the space says {dtype}, got {array.dtype}",
             where=name,
             fix=f"Return value.astype(np.{dtype.name}), or declare the space with dtype=np.{array.dtype.name}"
-            + (", or allow it with cast=True" if np.can_cast(array.dtype, dtype, "same_kind") else ""),
+            + (
+                ", or let fugu convert it: cast=True in make(), --vector.cast in training"
+                if np.can_cast(array.dtype, dtype, "same_kind")
+                else ""
+            ),
         )
     if dtype.kind in "iu" and array.dtype != dtype and array.size:
         info = np.iinfo(dtype)

@@ -1,7 +1,7 @@
 """Many environments at once: one batch of rows, stepped in this process or by others.
 
 ``buffers`` (the memory) -> ``shard`` (some envs, stepped in order) -> ``serial`` and ``process`` (who runs the shards)
--> ``vecenv`` (what the user holds) -> ``make`` (how one gets it) -> ``adapters`` (Gymnasium's and SB3's faces).
+-> ``vecenv`` (what the user holds) -> ``make`` (how one gets it) -> ``adapters`` (faces for other libraries).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,14 +11,14 @@ from fugu.vector.make import make
 from fugu.vector.vecenv import VecEnv
 
 if TYPE_CHECKING:
-    from fugu.vector.adapters import as_gymnasium, as_sb3
+    from fugu.vector.adapters import as_gymnasium, as_pettingzoo, as_sb3, as_torchrl
     from fugu.vector.autotune import autotune
 
-__all__ = ["VecEnv", "VectorConfig", "as_gymnasium", "as_sb3", "autotune", "make"]
+__all__ = ["VecEnv", "VectorConfig", "as_gymnasium", "as_pettingzoo", "as_sb3", "as_torchrl", "autotune", "make"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("as_gymnasium", "as_sb3"):
+    if name in ("as_gymnasium", "as_pettingzoo", "as_sb3", "as_torchrl"):
         from fugu.vector import adapters
 
         return getattr(adapters, name)

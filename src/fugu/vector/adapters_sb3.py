@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv as SB3VecEnv
 from fugu.emulation.env import Infos
 from fugu.errors import ConfigError
 from fugu.spaces import Packer
-from fugu.vector.adapters import BatchReader, attribute_errors
+from fugu.vector.adapters import BatchReader, attribute_errors, envs_here
 from fugu.vector.vecenv import VecEnv
 
 
@@ -72,6 +72,11 @@ class SB3Face(SB3VecEnv):
 
     def env_is_wrapped(self, wrapper_class: type, indices: int | Iterable[int] | None = None) -> list[bool]:
         return self.vec.access("apply", "is_wrapped", (is_wrapped, wrapper_class), {}, self._chosen(indices))
+
+    @property
+    def envs(self) -> list[Any]:
+        """Return the environments themselves, where they live in this process (``backend="serial"``)."""
+        return envs_here(self.vec)
 
     def get_images(self) -> list[np.ndarray | None]:
         if self.render_mode != "rgb_array":

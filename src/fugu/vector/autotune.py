@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import psutil
 
-from fugu.emulation.actions import action_rows, allowed
+from fugu.emulation.actions import action_rows, allowed, has_bits, has_mask_method
 from fugu.emulation.build import is_compiled
-from fugu.errors import ConfigError
+from fugu.errors import ConfigError, EnvError
 from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.make import make
 from fugu.vector.vecenv import VecEnv
@@ -179,6 +179,8 @@ class Run:
             trial.startup_seconds = time.perf_counter() - start
             workers = [_private(child) for child in _children() - others]
             trial.memory_bytes = max(0, _memory() - before) + sum(workers)
+            self._obs = self.vec.obs_layout if has_bits(self.vec.action_space) else None
+            self._ask = self._obs is not None and _says_bits_by_method(self.vec)
             self._action = action_rows(self.vec.action_space, self.vec.num_agents, seed=0)
         except BaseException:
             self.vec.close()
@@ -191,7 +193,9 @@ class Run:
         steps, start = 0, time.perf_counter()
         until = start + seconds
         while True:
-            vec.send(allowed(action[self.rows.agents], self.rows, space))
+            if self._ask:
+                self.rows.infos = {i: {"action_mask": mask} for i, mask in enumerate(vec.call("action_masks"))}
+            vec.send(allowed(action[self.rows.agents], self.rows, space, self._obs))
             self.rows = vec.recv()
             steps += self._per_batch
             now = time.perf_counter()
@@ -200,6 +204,16 @@ class Run:
 
     def close(self) -> None:
         self.vec.close()
+
+
+def _says_bits_by_method(vec: VecEnv) -> bool:
+    """Return True if environments must be asked which bits they allow: rows have no column for those."""
+    if vec.config.num_batches > 1 or vec.num_agents != vec.num_envs:
+        return False
+    try:
+        return all(vec.access("apply", "action_masks", (has_mask_method,), {}, None))
+    except (ConfigError, EnvError):
+        return False
 
 
 class _noting:

@@ -25,7 +25,7 @@ from gymnasium import spaces as gs
 from fugu.emulation.columns import blanks, outcomes, present
 from fugu.emulation.env import EnvSpec, Rows
 from fugu.errors import FuguError, SpaceError
-from fugu.spaces import Layout
+from fugu.spaces import Layout, Packer
 from fugu.spaces.layout import Node
 
 LINE, PAGE = 128, 4096
@@ -91,6 +91,9 @@ class Buffers:
         self._parts = [self.action_layout.leaf_views(self.action[agents]) for agents in self.groups]
         """by group, the actions leaf by leaf"""
         self._ranges = [leaf.choice_range() for leaf in self.action_layout.leaves]
+        root = self.action_layout.root
+        self._packer = Packer(self.action_layout, finite=False, cast=True) if root.children or root.codes is not None else None
+        """for spaces of several parts, whose actions may come as a list with one per agent"""
 
     def part(self, slot: int, agents: slice) -> Rows:
         """Return the rows of some agents of one group."""
@@ -121,32 +124,58 @@ class Buffers:
             for group, slot in enumerate(slots):
                 self.rows[group][slot][name][...] = column[self.groups[group]]
 
-    def write_action(self, group: int, action: Any) -> None:
-        """Copy a batch of actions in: rows, the natural shape of the space, or the space's own structure of batched arrays."""
+    def write_action(self, group: int, action: Any, slot: int) -> None:
+        """Copy in the actions for the rows of ``slot``: rows, the natural shape of the space, the space's own structure of batched
+        arrays, or a list with one structured action per agent."""
+        acting = self.rows[group][slot].mask
         if isinstance(action, dict | tuple):
-            _write_structure(self.action_layout, self.action_layout.root, action, self._parts[group])
+            _write_structure(self.action_layout, self.action_layout.root, action, self._parts[group], acting)
+        elif self._packer is not None and _one_each(action):
+            self._pack_each(group, action, acting)
         else:
             target = self.action[self.groups[group]]
-            array = np.asarray(action)
+            array = _array(action, "actions", target)
             if array.shape != target.shape:
                 raise SpaceError(f"actions: expected shape {list(target.shape)}, got {list(array.shape)}")
             if not np.can_cast(array.dtype, target.dtype, "same_kind"):
                 raise SpaceError(f"actions: expected {target.dtype}, got {array.dtype}")
-            _refuse_overflow(array, target.dtype)
+            _refuse_overflow(array, target.dtype, acting)
             target[...] = array
 
-    def check_actions(self, group: int) -> None:
-        """Refuse actions of a group that are outside their space."""
+    def check_actions(self, group: int, slot: int) -> None:
+        """Refuse actions that are outside their space. Where nobody acts on a row of ``slot`` a harmless one takes their place."""
         for view, leaf, choices in zip(self._parts[group], self.action_layout.leaves, self._ranges, strict=True):
             if leaf.dtype.kind == "f":
-                if not np.isfinite(view).all():
-                    raise SpaceError(f"actions{_of(leaf.name)}: NaN or infinity at agent {_first_bad(~np.isfinite(view))}")
+                if np.isfinite(view).all():
+                    continue
+                bad, harmless = ~np.isfinite(view), np.zeros((), leaf.dtype)
             elif choices is not None:
-                bad = (view < choices[0]) | (view > choices[1])
-                if bad.any():
-                    agent = _first_bad(bad)
-                    got = view[agent].tolist()
-                    raise SpaceError(f"actions{_of(leaf.name)}: {got} at agent {agent} is outside {leaf.space}")
+                bad, harmless = (view < choices[0]) | (view > choices[1]), choices[0]
+                if not bad.any():
+                    continue
+            else:
+                continue
+            rows, acting = bad.reshape(len(bad), -1).any(axis=1), self.rows[group][slot].mask
+            view[rows & ~acting] = harmless
+            if (rows & acting).any():
+                agent = int(np.argmax(rows & acting))
+                if leaf.dtype.kind == "f":
+                    raise SpaceError(f"actions{_of(leaf.name)}: NaN or infinity at agent {agent}")
+                raise SpaceError(f"actions{_of(leaf.name)}: {view[agent].tolist()} at agent {agent} is outside {leaf.space}")
+
+    def _pack_each(self, group: int, actions: Any, acting: np.ndarray) -> None:
+        assert self._packer is not None
+        target = self.action[self.groups[group]]
+        if len(actions) != len(target):
+            raise SpaceError(f"actions: expected a list of {len(target)}, one per agent; got {len(actions)}")
+        for i, action in enumerate(actions):
+            row = target[i : i + 1].reshape(self.action_layout.row_shape)
+            try:
+                self._packer.pack(action, row)
+            except SpaceError as error:
+                if acting[i]:
+                    raise SpaceError(f"actions: {error.complaint}", fix=error.fix).of(agent=i) from None
+                target[i] = 0
 
 
 def shared_memory(fd: int, nbytes: int) -> mmap.mmap:
@@ -191,7 +220,7 @@ def _next(offset: int, step: int) -> int:
     return -(-offset // step) * step
 
 
-def _write_structure(layout: Layout, node: Node, value: Any, views: list[np.ndarray]) -> None:
+def _write_structure(layout: Layout, node: Node, value: Any, views: list[np.ndarray], acting: np.ndarray) -> None:
     if isinstance(node.space, gs.Dict | gs.Tuple):
         wanted = dict if isinstance(node.space, gs.Dict) else (tuple, list)
         if not isinstance(value, wanted):
@@ -202,29 +231,45 @@ def _write_structure(layout: Layout, node: Node, value: Any, views: list[np.ndar
         if missing:
             raise SpaceError(f"actions: expected the parts {list(node.keys)}, missing {missing[0]!r}")
         for key, child in zip(node.keys, node.children, strict=True):
-            _write_structure(layout, child, value[key], views)
+            _write_structure(layout, child, value[key], views, acting)
         return
     if node.children or node.codes is not None:
         raise SpaceError(f"actions: {type(node.space).__name__} parts must be sent as rows; pack them with fugu.spaces.Packer")
-    view, array = views[node.leaf], np.asarray(value)
+    view, where = views[node.leaf], f"actions{_of(layout.leaves[node.leaf].name)}"
+    array = _array(value, where, view)
     if array.shape != view.shape or not np.can_cast(array.dtype, view.dtype, "same_kind"):
-        name = layout.leaves[node.leaf].name
-        raise SpaceError(f"actions{_of(name)}: expected {view.dtype}{list(view.shape)}, got {array.dtype}{list(array.shape)}")
-    _refuse_overflow(array, view.dtype)
+        raise SpaceError(f"{where}: expected {view.dtype}{list(view.shape)}, got {array.dtype}{list(array.shape)}")
+    _refuse_overflow(array, view.dtype, acting)
     view[...] = array
 
 
-def _refuse_overflow(array: np.ndarray, dtype: np.dtype) -> None:
+def _one_each(action: Any) -> bool:
+    """Return True for a list, or an array of objects, that holds values of a structured space rather than rows."""
+    if not isinstance(action, list) and getattr(getattr(action, "dtype", None), "kind", "") != "O":
+        return False
+    return len(action) > 0 and all(isinstance(part, dict | tuple | str) for part in action)
+
+
+def _array(value: Any, where: str, like: np.ndarray) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError):  # parts of different lengths, or of no number
+        got = ", ".join(str(np.shape(part)[0]) if np.ndim(part) == 1 else "other" for part in list(value)[:8])
+        raise SpaceError(
+            f"{where}: expected shape {list(like.shape)}, got a {type(value).__name__} of {len(value)} parts of unequal form "
+            f"(lengths {got}{', ...' * (len(value) > 8)})"
+        ) from None
+
+
+def _refuse_overflow(array: np.ndarray, dtype: np.dtype, acting: np.ndarray) -> None:
     if array.dtype.kind not in "iu" or dtype.kind not in "iu" or np.can_cast(array.dtype, dtype):
         return
     info = np.iinfo(dtype)
     if array.size and (array.min() < info.min or array.max() > info.max):
-        raise SpaceError(f"actions: a value does not fit {dtype}")
+        acted = array[acting]
+        if acted.size and (acted.min() < info.min or acted.max() > info.max):
+            raise SpaceError(f"actions: a value does not fit {dtype}")
 
 
 def _of(name: str) -> str:
     return f" {name!r}" if name else ""
-
-
-def _first_bad(bad: np.ndarray) -> int:
-    return int(np.argwhere(bad.reshape(len(bad), -1).any(axis=1))[0, 0])

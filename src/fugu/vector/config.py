@@ -53,6 +53,8 @@ class VectorConfig:
     for native environments and in training"""
     episode_infos: tuple[str, ...] = ()
     """Numbers in the info of an episode's last step whose means are kept, beside is_success; training has log.infos for it"""
+    cast: bool = False
+    """Accept observations of another dtype of the same kind than their space declares (float64 for float32) and convert them"""
     isolate: bool | None = None
     """Keep environments out of the calling process, so that none can hang or crash it; none: only where needed"""
     on_error: OnError = "raise"

@@ -101,7 +101,7 @@ def make(
 
         config = dataclasses.replace(config, backend="serial")
         return VecEnv(Tensors(lambda: tensor_env(**env_kwargs or {}), config), config)
-    emulation = Emulation(autoreset=autoreset, check_finite=check_finite, cast=cast)
+    emulation = Emulation(autoreset=autoreset, check_finite=check_finite, cast=cast or config.cast)
     made = factories(env, config.num_envs, env_kwargs, emulation)
     if _computed_elsewhere(made, config):
         config = dataclasses.replace(config, backend="serial")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fugu.emulation.env import Infos
 from fugu.emulation.native import RESET, columns, descriptions, draw_seeds, native_spec
 from fugu.errors import ConfigError, SpaceError
@@ -16,6 +18,7 @@ from fugu.native import native
 from fugu.vector.buffers import Buffers
 from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.runner import Drained, Options, Runner, agent_slices, split
+from fugu.vector.seeds import KEEP
 
 TAKEN, OTHER_FORM = -1, -2
 """what ``Worlds.take`` says if all is well, and of actions that are not an array like the one in the buffers"""
@@ -67,15 +70,21 @@ class Native(Runner):
         self._fresh.clear()
         self._worlds.state = state
 
-    def take_actions(self, group: int, action: Any) -> None:
+    def take_actions(self, group: int, action: Any, slot: int) -> None:
         agent = OTHER_FORM if action is None else self._worlds.take(group, action)
         if agent == OTHER_FORM:
-            self.buffers.write_action(group, action)
+            self.buffers.write_action(group, action, slot)
             agent = self._worlds.bad_action(group)
         if agent != TAKEN:
-            if len(self.buffers.action_layout.leaves) > 1:
-                self.buffers.check_actions(group)  # which names the part
-            raise self._outside(agent)
+            self.buffers.write_action(group, action, slot)  # what comes after the bad one was not copied
+            try:
+                self.buffers.check_actions(group, slot)  # forgives where nobody acts
+            except SpaceError:
+                if len(self.buffers.action_layout.leaves) > 1:
+                    raise  # it names the part
+            agent = self._worlds.bad_action(group)
+            if agent != TAKEN:
+                raise self._outside(agent)
 
     def drain(self) -> Drained:
         return self._worlds.drain()
@@ -86,7 +95,18 @@ class Native(Runner):
         if command == RESET and group in self._fresh:
             self._fresh.remove(group)
             draw_seeds(self.buffers.seeds[self._bounds[group] : self._bounds[group + 1]])
+        if command == RESET:
+            self._keep(group, slot)
         self._worlds.start(group, command, slot)
+
+    def _keep(self, group: int, slot: int) -> None:
+        """Copy the rows of the worlds that a reset leaves alone."""
+        kept = self.buffers.seeds[self._bounds[group] : self._bounds[group + 1]] == KEEP
+        if kept.any():
+            agents = np.repeat(kept, self.spec.num_agents)
+            new, old = self.buffers.rows[group][slot], self.buffers.rows[group][1 - slot]
+            for name in new.columns:
+                new[name][agents] = old[name][agents]
 
     def finish(self, groups: Sequence[int]) -> tuple[int, Infos]:
         self._worlds.finish(groups[0])

@@ -152,9 +152,9 @@ class Process(Runner):
     def restarts(self) -> int:
         return self._restarts
 
-    def take_actions(self, group: int, action: Any) -> None:
-        self.buffers.write_action(group, action)
-        self.buffers.check_actions(group)
+    def take_actions(self, group: int, action: Any, slot: int) -> None:
+        self.buffers.write_action(group, action, slot)
+        self.buffers.check_actions(group, slot)
 
     def drain(self) -> None:
         """Return None: the statistics are not kept here."""

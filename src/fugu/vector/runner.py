@@ -55,8 +55,8 @@ class Runner(Protocol):
         """Return how many envs and workers were replaced so far."""
         return 0
 
-    def take_actions(self, group: int, action: Any) -> None:
-        """Copy the actions of a group into the buffers; refuse those outside their space."""
+    def take_actions(self, group: int, action: Any, slot: int) -> None:
+        """Copy the actions for a group's rows of ``slot`` into the buffers; refuse those outside their space where somebody acts."""
 
     def drain(self) -> Drained | None:
         """Return what ended since the last call, if the runner keeps the statistics itself."""
@@ -88,6 +88,31 @@ def shared_spec(specs: Sequence[EnvSpec]) -> EnvSpec:
             raise ConfigError(f"env {i} has another {what} than env 0; one batch needs one kind.\n  env 0: {a}\n  env {i}: {b}")
     alike = all(spec.agent_names == specs[0].agent_names for spec in specs)
     return specs[0] if alike else replace(specs[0], agent_names=())
+
+
+def chosen_envs(envs: Sequence[int] | None, num_envs: int) -> list[int]:
+    """Return the environments a caller means: all for None; negative ones count from the end."""
+    every = range(num_envs)
+    if envs is None:
+        return list(every)
+    for i in envs:
+        if not -num_envs <= i < num_envs:
+            raise ConfigError(f"no environment {i}: there are {num_envs}")
+    return [every[int(i)] for i in envs]
+
+
+def check_distinct(envs: Sequence[Any], first: int = 0) -> None:
+    """Refuse one environment object behind several rows: each would play, and reset, the others' episode."""
+    seen: dict[int, int] = {}
+    for i, env in enumerate(envs, first):
+        inner = getattr(env, "env", env)
+        inner = getattr(inner, "unwrapped", inner)
+        if seen.setdefault(id(inner), i) != i:
+            name = type(inner).__name__
+            raise ConfigError(
+                f"environments {seen[id(inner)]} and {i} are one and the same {name} object, but each needs its own",
+                fix=f"Build a new one in every call: lambda: {name}(...), not lambda: env",
+            )
 
 
 def check_budget(restarts: int, config: VectorConfig, infos: Infos) -> None:

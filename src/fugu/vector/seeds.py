@@ -8,9 +8,15 @@ import numpy as np
 
 from fugu.errors import ConfigError
 
+KEEP = -2
+"""stands where a seed would for an environment that a reset leaves alone; native/engine.h has it too"""
 
-def chosen_seeds(seed: int | Sequence[int | None] | None, out: np.ndarray) -> None:
-    """Write what the caller of ``reset`` asks for into ``out``, one seed per environment; -1 leaves one unseeded."""
+
+def chosen_seeds(seed: int | Sequence[int | None] | None, out: np.ndarray, *, only: np.ndarray | None = None) -> None:
+    """Write what the caller of ``reset`` asks for into ``out``, one seed per environment; -1 leaves one unseeded. ``only``,
+    ``[num_envs]`` bool, are those to reset."""
+    if only is not None:
+        _check_some(only, len(out))
     if isinstance(seed, float | str | bytes):
         raise ConfigError(f"seed={seed!r} must be a whole number, or a list with one per environment")
     if seed is None:
@@ -26,6 +32,16 @@ def chosen_seeds(seed: int | Sequence[int | None] | None, out: np.ndarray) -> No
                     f"{s!r} is no seed: they are whole numbers, must not be negative and fit 63 bits; None leaves one unseeded"
                 )
         out[:] = [-1 if s is None else s for s in seed]
+    if only is not None:
+        out[~only] = KEEP
+
+
+def _check_some(only: np.ndarray, count: int) -> None:
+    if not isinstance(only, np.ndarray) or only.shape != (count,) or only.dtype != np.bool_:
+        got = f"{only.dtype}{list(only.shape)}" if isinstance(only, np.ndarray) else f"{type(only).__name__} {only!r:.60}"
+        raise ConfigError(f"which environments to reset must be an array of {count} bools; got {got}")
+    if not only.any():
+        raise ConfigError("which environments to reset: all are False, and at least one must be True")
 
 
 def env_seeds(seed: int, num_envs: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from fugu.errors import EnvError
 from fugu.vector.buffers import Buffers
 from fugu.vector.config import VectorConfig
 from fugu.vector.deadline import Deadline, build_here, close_here, release, run_here
-from fugu.vector.runner import STEP, Options, Runner, agent_slices, check_budget, shared_spec, split
+from fugu.vector.runner import STEP, Options, Runner, agent_slices, check_budget, check_distinct, shared_spec, split
 from fugu.vector.shard import POLL_S, Shard
 
 MOST_S = 10 * POLL_S
@@ -38,7 +38,9 @@ class Serial(Runner):
             for envs in self._split.envs:
                 part = [factories[i] for i in envs]
                 self._shards.append(build_here(part, envs.start, self._deadline, config))
-            specs = [spec_of(env) for shard in self._shards for env in shard.envs]
+            made = [env for shard in self._shards for env in shard.envs]
+            check_distinct(made)
+            specs = [spec_of(env) for env in made]
             self.spec = shared_spec(specs)
         except BaseException:
             self.close()
@@ -60,9 +62,9 @@ class Serial(Runner):
     def restarts(self) -> int:
         return sum(shard.restarts for shard in self._shards)
 
-    def take_actions(self, group: int, action: Any) -> None:
-        self.buffers.write_action(group, action)
-        self.buffers.check_actions(group)
+    def take_actions(self, group: int, action: Any, slot: int) -> None:
+        self.buffers.write_action(group, action, slot)
+        self.buffers.check_actions(group, slot)
 
     def drain(self) -> None:
         """Return None: the statistics are not kept here."""

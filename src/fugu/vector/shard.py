@@ -23,7 +23,8 @@ from fugu.emulation.infos import ALWAYS, numbers
 from fugu.errors import ConfigError, EnvError, NotInstalled, SandboxError, shared_class
 from fugu.vector.buffers import SLOTS, Buffers
 from fugu.vector.config import InfoMode, OnError
-from fugu.vector.runner import Options
+from fugu.vector.runner import Options, check_distinct
+from fugu.vector.seeds import KEEP
 
 POLL_S = 0.1
 """how long to wait for steps that are computed elsewhere before looking again"""
@@ -71,6 +72,7 @@ class Shard:
             for k, factory in enumerate(self.factories):
                 self._at[0] = k
                 self.envs.append(factory())
+            check_distinct(self.envs, self.first_env)
             self.deferred = any(is_deferred(env) for env in self.envs)
         except BaseException as error:
             failed = self._error(error, len(self.envs), "make")
@@ -104,7 +106,8 @@ class Shard:
         self._actions = [actions[part] for part in local]
 
     def reset(self, slot: int, options: Options = None) -> Infos:
-        """Reset every env with its seed from the buffers (negative: without one) and its options (a list: one of all envs each)."""
+        """Reset every env with its seed from the buffers (``KEEP``: not at all; else negative: without one) and its options (a list:
+        one of all envs each)."""
         infos: Infos = {}
         self._forget()
         for k, env in enumerate(self.envs):
@@ -112,6 +115,10 @@ class Shard:
             extra = {} if own is None else {"options": own}
             self._at[0] = k
             seed = int(self._buffers.seeds[self.first_env + k])
+            if seed == KEEP:
+                for name, column in self._rows[slot][k].columns.items():
+                    column[...] = self._rows[1 - slot][k][name]
+                continue
             self.seeds[k] = seed if seed >= 0 else None
             out = self._rows[slot][k]
             if out.action_mask is not None:

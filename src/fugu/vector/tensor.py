@@ -14,6 +14,7 @@ from fugu.errors import ConfigError
 from fugu.vector.buffers import Buffers
 from fugu.vector.config import VectorConfig
 from fugu.vector.runner import RESET, Drained, Options, Runner, agent_slices, split
+from fugu.vector.seeds import KEEP
 
 
 class Tensors(Runner):
@@ -59,9 +60,9 @@ class Tensors(Runner):
             at += tensor.nbytes
         self._fresh.clear()
 
-    def take_actions(self, group: int, action: Any) -> None:
-        self.buffers.write_action(group, action)
-        self.buffers.check_actions(group)
+    def take_actions(self, group: int, action: Any, slot: int) -> None:
+        self.buffers.write_action(group, action, slot)
+        self.buffers.check_actions(group, slot)
 
     def drain(self) -> Drained:
         parts = [worlds.drain() for worlds in self._worlds]
@@ -78,6 +79,10 @@ class Tensors(Runner):
         command, slot = self._orders.pop(group)
         if command == RESET:
             seeds = self.buffers.seeds[self._envs[group].start : self._envs[group].stop]
+            if (seeds == KEEP).any():
+                raise ConfigError(
+                    f"{self.spec.name} computes all worlds at once and resets none alone; backend='process' has one each"
+                )
             if group in self._fresh:
                 self._fresh.remove(group)
                 draw_seeds(seeds)

@@ -15,10 +15,10 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from fugu.emulation.env import Infos, Rows
-from fugu.emulation.stats import Drained, EpisodeLog, EpisodeStats, check_logged
+from fugu.emulation.stats import EpisodeLog, EpisodeStats, check_logged, means_of
 from fugu.errors import CallOrderError, ConfigError, EnvTimeout, WorkerDied
 from fugu.vector.config import VectorConfig
-from fugu.vector.runner import RESET, STEP, Options, Runner
+from fugu.vector.runner import RESET, STEP, Options, Runner, chosen_envs
 from fugu.vector.seeds import chosen_seeds
 
 CLOSED = "this vector env is closed"
@@ -62,7 +62,8 @@ class VecEnv:
         self._received: int | None = None
         self._parked: list[int] = []
         self._served = [0] * count
-        self._fresh = [True] * count
+        self._fresh: list[bool | np.ndarray] = [True] * count
+        """whether the rows to come begin episodes, of all agents of the batch or of some"""
         self._broken: BaseException | None = None
         self._closed = False
         self._in_turn = config.order == "pipelined"
@@ -77,6 +78,22 @@ class VecEnv:
         """Start all environments anew. Returns ``(obs, infos)``; ``obs`` is ``[num_agents, *row_shape]``."""
         self._one_batch("reset")
         self.async_reset(seed, options)
+        rows = self.recv()
+        return rows.obs, rows.infos
+
+    def reset_some(
+        self, envs: np.ndarray, seed: int | Sequence[int | None] | None = None, options: Options = None
+    ) -> tuple[np.ndarray, Infos]:
+        """Start the environments anew where ``envs``, ``[num_envs]`` bool, is True. All others keep their rows."""
+        self._one_batch("reset_some")
+        self._check_open()
+        if self._received is None:
+            raise CallOrderError("reset_some() before reset(): there are no rows to keep")
+        chosen_seeds(seed, self._buffers.seeds, only=envs)
+        self._fresh[0] = np.repeat(envs, [agents.stop - agents.start for agents in self.env_agents])
+        self._slot[0] ^= 1
+        self._received = None
+        self._start(0, RESET, options)
         rows = self.recv()
         return rows.obs, rows.infos
 
@@ -149,7 +166,7 @@ class VecEnv:
         if self._received is None:
             raise CallOrderError("send() before recv(): there is no batch that waits for actions")
         group = self._received
-        self._runner.take_actions(group, action)
+        self._runner.take_actions(group, action, self._slot[group])
         self._slot[group] ^= 1
         self._received = None
         self._start(group, STEP)
@@ -177,10 +194,8 @@ class VecEnv:
 
     def drain_log(self) -> EpisodeLog:
         """Return means over the episodes of all agents that ended since the last call."""
-        drained, stats = self._runner.drain(), self._stats
-        if drained is not None:
-            return means_of(drained, self.spec.costs)
-        return means_of(stats.drain(), self.spec.costs)._replace(infos=stats.infos.drain(), agents=stats.drain_by_agent())
+        drained = self._runner.drain()
+        return self._stats.drain_log() if drained is None else means_of(drained, self.spec.costs)
 
     # --- saving and restoring ---
 
@@ -226,7 +241,7 @@ class VecEnv:
 
     def set_attr(self, name: str, values: Any, envs: Sequence[int] | None = None) -> None:
         """Set an attribute of each environment: one value for all, or a list with one per environment."""
-        chosen = list(range(self.num_envs)) if envs is None else list(envs)
+        chosen = chosen_envs(envs, self.num_envs)
         if not isinstance(values, list | tuple):
             self.access("set", name, (values,), {}, chosen)
             return
@@ -250,12 +265,8 @@ class VecEnv:
             self._drain()
         if self._running:
             raise CallOrderError(f"{name!r}: the environments are stepping; recv() all batches first")
-        chosen = list(range(self.num_envs)) if envs is None else [int(i) for i in envs]
-        for i in chosen:
-            if not 0 <= i < self.num_envs:
-                raise ConfigError(f"no environment {i}: there are {self.num_envs}")
         try:
-            return self._runner.call(kind, name, args, kwargs, chosen)
+            return self._runner.call(kind, name, args, kwargs, chosen_envs(envs, self.num_envs))
         except (EnvTimeout, WorkerDied) as error:
             self._broken = error
             raise
@@ -319,9 +330,8 @@ class VecEnv:
     def __repr__(self) -> str:
         c = self.config
         batches = "" if c.num_batches == 1 else f", {c.num_batches} batches {c.order}"
-        return (
-            f"VecEnv({self.spec.name}, {self.num_envs} envs, {self.num_agents} agents, {type(self._runner).__name__}{batches})"
-        )
+        kind = type(self._runner).__name__
+        return f"VecEnv({self.spec.name}, {self.num_envs} envs, {self.num_agents} agents, {kind}{batches})"
 
     # --- inside ---
 
@@ -341,9 +351,9 @@ class VecEnv:
         slot = self._slot[group]
         rows = self._rows[group][slot]
         rows.infos = infos
-        if self._fresh[group]:
+        if (fresh := self._fresh[group]) is not False:
             self._fresh[group] = False
-            self._stats.start(rows.agents)
+            self._stats.start(rows.agents if fresh is True else fresh)
         elif self.episode_stats:
             self._stats.update(rows, acted=self._rows[group][1 - slot].mask)
         return rows
@@ -358,9 +368,8 @@ class VecEnv:
     def _drain(self) -> None:
         """Let whatever is still running finish; its results are dropped."""
         if isinstance(self._broken, EnvTimeout | WorkerDied):
-            raise CallOrderError(
-                f"this vector env cannot go on after {type(self._broken).__name__}; close() it"
-            ) from self._broken
+            why = f"this vector env cannot go on after {type(self._broken).__name__}; close() it"
+            raise CallOrderError(why) from self._broken
         while self._running:
             self._runner.abandon(self._running[0])
             del self._running[0]
@@ -389,12 +398,3 @@ class VecEnv:
     def _check_whole(self) -> None:
         if self._broken is not None:
             raise CallOrderError("an earlier call did not finish; reset() or close() this vector env") from self._broken
-
-
-def means_of(drained: Drained, costs: Sequence[str] = ()) -> EpisodeLog:
-    """Divide the sums by the episodes. ``costs``: which of the named values are costs."""
-    episodes, returns, lengths, values = drained
-    many = max(episodes, 1)
-    means = {name: total / many for name, total in values.items()}
-    spent = {name: means.pop(name) for name in costs}
-    return EpisodeLog(episodes, returns / many, lengths / many, means, spent)
