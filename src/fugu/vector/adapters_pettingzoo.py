@@ -119,7 +119,8 @@ class PettingZooFace(ParallelEnv[Any, Any, Any]):
                 bool(rows.truncated[i]),
                 info,
             )
-            for part, value in zip(told, values, strict=True):
+            parts: tuple[dict[Any, Any], ...] = told
+            for part, value in zip(parts, values, strict=True):
                 part[agent] = value
         return told
 
