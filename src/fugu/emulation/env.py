@@ -217,6 +217,10 @@ class EnvSpec:
     """what a step costs beside its reward: the names of the columns of ``cost``"""
     columns: Own = field(default_factory=dict)
     """what the env says of a step beyond the columns that all have"""
+    agents: tuple[Any, ...] = ()
+    """names of the agents in the order of their rows; empty where they have none"""
+    agent_spaces: tuple[tuple[gs.Space, gs.Space], ...] = ()
+    """observation and action space of each of them; empty where all have those of the spec"""
 
     @property
     def obs_layout(self) -> Layout:
@@ -251,7 +255,14 @@ def spec_of(env: Env) -> EnvSpec:
         getattr(env, "autoreset", "next_step"),
         tuple(getattr(env, "costs", ())),
         own_columns(getattr(env, "columns", None), name),
+        *_named_agents(env),
     )
+
+
+def _named_agents(env: Env) -> tuple[Any, ...]:
+    """Return the names and the spaces of the agents of a team (``team.py``)."""
+    names, spaces = getattr(env, "agents", ()), getattr(env, "agent_spaces", None)
+    return (names, spaces) if isinstance(spaces, tuple) and isinstance(names, tuple) else ((), ())
 
 
 def cost_metric(metric: str, cost: str, costs: Collection[str]) -> str:
