@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fugu.errors import FuguError
     from fugu.rollout.acting import Act, Seen
     from fugu.rollout.batch import Batch
+    from fugu.run.policy import Policy, load
     from fugu.run.run import Run
     from fugu.run.train import train
     from fugu.spaces import Layout
@@ -34,8 +35,10 @@ _PUBLIC = {
     "Act": "fugu.rollout.acting",
     "Algorithm": "fugu.algorithm.contract",
     "Batch": "fugu.rollout.batch",
+    "Policy": "fugu.run.policy",
     "Run": "fugu.run.run",
     "Seen": "fugu.rollout.acting",
+    "load": "fugu.run.policy",
     "train": "fugu.run.train",
     "Env": "fugu.emulation",
     "Rows": "fugu.emulation",
@@ -52,6 +55,7 @@ __all__ = [
     "Env",
     "FuguError",
     "Layout",
+    "Policy",
     "Rows",
     "Run",
     "Seen",
@@ -61,6 +65,7 @@ __all__ = [
     "emulate",
     "emulation",
     "errors",
+    "load",
     "policy",
     "presets",
     "spaces",

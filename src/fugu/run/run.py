@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fugu.config import fitting
 from fugu.run import store
 from fugu.trainer.config import TrainConfig, read_config
+
+if TYPE_CHECKING:
+    from fugu.run.policy import Policy
 
 
 class Run:
@@ -32,6 +35,13 @@ class Run:
         from fugu.run.train import resume
 
         return resume(self, changes)
+
+    def policy(self, which: str | int = "latest", *, device: str = "cpu") -> Policy:
+        """Load the policy of a checkpoint (``latest``, ``best`` or its step), to act with outside of any environment of fugu's."""
+        from fugu.run.policy import Policy
+        from fugu.trainer import checkpoint
+
+        return Policy(self, checkpoint.find(self.folder.checkpoints, which), device=device)
 
     def evaluate(
         self,
