@@ -74,7 +74,7 @@ def test_equal_bounds_of_an_image_take_one_number():
 
 def test_a_mission_becomes_a_text_with_the_same_row():
     class MissionSpace(gs.Space):
-        ordered_placeholders = [["red", "blue"]]
+        ordered_placeholders = (("red", "blue"),)
 
         @staticmethod
         def mission_func(color: str) -> str:

@@ -22,7 +22,7 @@ from fugu.policy.actor_critic import ActorCritic
 from fugu.policy.central import Actors
 from fugu.policy.shown import ActionDistribution
 from fugu.rollout.acting import Act, Carry, Seen, forms_of
-from fugu.rollout.envs import blank, untouched
+from fugu.rollout.envs import untouched
 from fugu.run import restore
 from fugu.run.given import Given, Reader
 from fugu.run.quick import quick_of
@@ -209,10 +209,9 @@ class Policy:
     @cached_property
     def _forms(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """The memory by name, in the order of a state, as the policy says it on rows of zeros."""
-        seen = blank(restore.OneEnv(self.env), self.device)
-        seen.training, seen.greedy = False, True
-        with untouched(self.algorithm), torch.inference_mode():
-            return dict(sorted(forms_of(self.algorithm.act(seen).carry).items()))
+        rows, here = self._reader.observations.layout.zeros(self.env.num_agents), np.ones(self.env.num_agents, bool)
+        with untouched(self.algorithm):
+            return dict(sorted(forms_of(self._act(Given(rows, False, here), None, here, True).carry).items()))
 
     @cached_property
     def _forgetful(self) -> bool:

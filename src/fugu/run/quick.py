@@ -21,16 +21,17 @@ from fugu.run.given import Reader
 
 
 class Quick:
-    def __init__(self, network: ActorCritic, reader: Reader, decode: Callable[[Tensor], Any]) -> None:
+    def __init__(self, network: ActorCritic, reader: Reader, pack: Callable[[Any, Any], bool]) -> None:
+        """``pack``: the native packer of observations."""
         rows = reader.observations.layout.zeros(1)
         self._row = rows[0, ...]
-        self._pack = reader.observations.packer.fast.pack
         self._obs, self._begins, self._goes_on = (
             torch.from_numpy(rows),
             torch.ones(1, dtype=torch.bool),
             torch.zeros(1, dtype=torch.bool),
         )
-        self._network, self._decode, self._recurrent = network, decode, network.state_size > 0
+        self._network, self._pack, self._recurrent = network, pack, network.state_size > 0
+        self._decode = decoder(network, reader)
 
     def __call__(self, obs: Any, memory: Carry | None) -> tuple[Any, Carry | None]:
         """Return the action on ``obs`` and the memory after it; None and the memory as it was if there is no short way."""
@@ -52,9 +53,10 @@ def quick_of(algorithm: Algorithm, reader: Reader, device: torch.device) -> Quic
     """Return the short way, if there is one for this algorithm, its network and these spaces."""
     network = algorithm.policy
     plain = getattr(type(algorithm).act, "greedy_is_mode", False) and isinstance(network, ActorCritic)
-    if not plain or device.type != "cpu" or reader.masked or reader.observations.packer.fast is None:
+    native = reader.observations.packer.fast
+    if not plain or device.type != "cpu" or reader.masked or native is None:
         return None
-    return Quick(network, reader, decoder(network, reader))
+    return Quick(network, reader, native.pack)
 
 
 def decoder(network: ActorCritic, reader: Reader) -> Callable[[Tensor], Any]:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from gymnasium import spaces as gs
 
 from fugu.algorithm.contract import Algorithm
 from fugu.algorithm.setup import Agents
@@ -21,7 +19,6 @@ from fugu.emulation.env import EnvSpec
 from fugu.emulation.spec_json import spec_from_json
 from fugu.errors import ConfigError, SpaceError
 from fugu.run.run import Run
-from fugu.spaces import Layout
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_algorithm, make_vec
 from fugu.trainer.checkpoint import Checkpoint, CheckpointError
@@ -30,31 +27,13 @@ from fugu.trainer.config import TrainConfig
 from fugu.trainer.state import load_for_playing
 
 
-@dataclass(frozen=True)
 class OneEnv:
     """The agents of one environment that is not there."""
 
-    spec: EnvSpec
-
-    @property
-    def num_agents(self) -> int:
-        return self.spec.num_agents
-
-    @property
-    def observation_space(self) -> gs.Space:
-        return self.spec.observation_space
-
-    @property
-    def action_space(self) -> gs.Space:
-        return self.spec.action_space
-
-    @property
-    def obs_layout(self) -> Layout:
-        return self.spec.obs_layout
-
-    @property
-    def env_agents(self) -> list[slice]:
-        return [slice(0, self.spec.num_agents)]
+    def __init__(self, spec: EnvSpec) -> None:
+        self.spec, self.num_agents = spec, spec.num_agents
+        self.observation_space, self.action_space = spec.observation_space, spec.action_space
+        self.env_agents = [slice(0, spec.num_agents)]
 
 
 def find(text: str | Path, which: str | int, runs: str | Path) -> tuple[Run, Path]:

@@ -170,7 +170,7 @@ class Fields:
 def _box(fields: Fields) -> gs.Box:
     dtype, shape = fields.dtype, fields.shape
     low, high = fields.array("low", dtype, shape), fields.array("high", dtype, shape)
-    space = gs.Box(low, high, dtype=dtype)  # type: ignore[arg-type]
+    space = gs.Box(low, high, dtype=dtype)
     for name in ("bounded_below", "bounded_above"):
         if name in fields.value:
             setattr(space, name, fields.array(name, np.dtype(bool), shape))
@@ -183,7 +183,7 @@ def _discrete(fields: Fields) -> gs.Discrete:
         raise SpaceError(f"dtype {dtype} of a Discrete must be one of integers", where=_at(fields.path))
     info = np.iinfo(dtype)
     n, start = fields.whole("n", 1, int(info.max)), fields.whole("start", int(info.min), int(info.max))
-    return gs.Discrete(n, start=start, dtype=dtype)  # type: ignore[arg-type]
+    return gs.Discrete(n, start=start, dtype=dtype)
 
 
 def _multi_discrete(fields: Fields) -> gs.MultiDiscrete:
@@ -191,7 +191,7 @@ def _multi_discrete(fields: Fields) -> gs.MultiDiscrete:
     if dtype.kind not in "iu":
         raise SpaceError(f"dtype {dtype} of a MultiDiscrete must be one of integers", where=_at(fields.path))
     nvec, start = fields.array("nvec", dtype, shape), fields.array("start", dtype, shape)
-    return gs.MultiDiscrete(nvec, dtype, start=start)  # type: ignore[arg-type]
+    return gs.MultiDiscrete(nvec, dtype, start=start)
 
 
 def _multi_binary(fields: Fields) -> gs.MultiBinary:

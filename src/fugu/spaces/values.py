@@ -125,5 +125,5 @@ def _part(node: Node, value: Any, i: int) -> Any:
         return value[i]
     except (TypeError, IndexError):
         raise SpaceError(
-            f"there is none in {type(value).__name__} {value!r:.60}", where=f"/".join(map(str, node.path))
+            f"there is none in {type(value).__name__} {value!r:.60}", where="/".join(map(str, node.path))
         ) from None
