@@ -19,6 +19,7 @@ SPACES: dict[str, tuple[gs.Space, gs.Space]] = {
         ),
         gs.Discrete(4),
     ),
+    "flat_dict": (gs.Dict(speed=VECTOR, pick=gs.Discrete(3)), gs.Discrete(4)),
     "continuous": (VECTOR, gs.Box(np.array([-2, 0], np.float32), np.array([2, 3], np.float32))),
     "unit": (VECTOR, gs.Box(-1, 1, (2,), np.float32)),
     "multi_discrete": (VECTOR, gs.MultiDiscrete([3, 2, 4], start=[0, 1, -2])),
