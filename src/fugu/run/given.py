@@ -161,12 +161,10 @@ class Reader:
         return mask | ~mask.any(1, keepdims=True)
 
     def _refused(self, error: SpaceError) -> SpaceError:
-        return SpaceError(
-            error.problem,
-            where=error.where if error.where not in ("", "value") else "observation",
-            fix=f"This policy is for {self.env.name}: give it observations of {_brief(self.env.observation_space)}, one, or a batch with "
-            "one more axis in front",
-        )
+        """Return the error in the words of someone who acts, not of one who writes an environment."""
+        where = error.where if error.where not in ("", "value") else "observation"
+        kind = f"This policy is for {self.env.name}: give it observations of {_brief(self.env.observation_space)}"
+        return SpaceError(error.problem, where=where, fix=f"{kind}, one, or a batch with one more axis in front")
 
 
 def _brief(space: Any) -> str:
