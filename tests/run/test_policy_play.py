@@ -34,7 +34,7 @@ CASES: dict[str, tuple[str, PolicyConfig]] = {
     "mingru": ("vector", dataclasses.replace(SMALL, core="mingru", core_size=8, core_layers=2)),
     "two networks": ("vector", dataclasses.replace(SMALL, share=False)),
     "normalised": ("vector", dataclasses.replace(SMALL, normalize_observation=True)),
-    "dict": ("dict", dataclasses.replace(SMALL, normalize_observation=True)),
+    "dict, normalised": ("dict", dataclasses.replace(SMALL, normalize_observation=True)),
     "dict, lstm": ("dict", dataclasses.replace(SMALL, core="lstm", core_size=8)),
     **{
         kind: (kind, SMALL)
@@ -58,7 +58,7 @@ def trained(folder: Path, **settings: Any) -> Policy:
     run = fugu.train(config=TrainConfig(**{**BASE, **settings}), runs=folder)
     saved = checkpoint.load(checkpoint.find(run.folder.checkpoints))
     generator = torch.Generator().manual_seed(1)
-    for weight in saved.tensors["policy"].values():
+    for _, weight in sorted(saved.tensors["policy"].items()):  # a file gives them in any order
         if weight.dtype == torch.float32:
             weight += torch.empty(weight.shape).normal_(0, 0.3, generator=generator)
     checkpoint.save(run.folder.checkpoints, saved.step + 1, saved.tensors, saved.state)
@@ -74,7 +74,12 @@ def moments(policy: Policy, *, greedy: bool) -> Iterator[Any]:
                 yield [values.value(scene.moment.action[i : i + 1], single=True) for i in range(player.vec.num_agents)]
 
 
-@pytest.mark.parametrize("case", CASES)
+SLOW = ("discrete", "lstm", "continuous", "image")
+RARE = ("two networks", "dict, lstm", "masked, lstm", "unit", "normalised")
+"""cases whose parts others have too"""
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case in RARE)) for case in CASES])
 def test_a_policy_acts_as_the_player_does(case, tmp_path):
     kind, net = CASES[case]
     policy = trained(tmp_path, env=f"{FILE}:Echo", env_kwargs={"kind": kind}, policy=net)
@@ -95,7 +100,7 @@ def test_a_policy_acts_as_the_player_does(case, tmp_path):
     assert (state is not None) == (net.core != "none")
 
 
-@pytest.mark.parametrize("case", ["discrete", "lstm", "continuous"])
+@pytest.mark.parametrize("case", ["lstm", *(pytest.param(case, marks=pytest.mark.slow) for case in ("discrete", "continuous"))])
 def test_drawn_actions_are_those_of_the_player_with_the_same_seed(case, tmp_path):
     kind, net = CASES[case]
     policy = trained(tmp_path, env=f"{FILE}:Echo", env_kwargs={"kind": kind}, policy=net)
@@ -109,7 +114,12 @@ def test_drawn_actions_are_those_of_the_player_with_the_same_seed(case, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "core"), [("ppo", "none"), ("ppo", "lstm"), ("mappo", "none"), ("mappo", "lstm")], ids=str
+    ("algorithm", "core"),
+    [
+        ("ppo", "none"),
+        ("mappo", "lstm"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [("ppo", "lstm"), ("mappo", "none")]),
+    ],
 )
 def test_a_team_acts_by_name_as_in_the_player(algorithm, core, tmp_path):
     net = dataclasses.replace(SMALL, core=core, core_size=8)
@@ -132,7 +142,9 @@ def test_a_team_acts_by_name_as_in_the_player(algorithm, core, tmp_path):
             seen.clear()
 
 
-@pytest.mark.parametrize("case", ["discrete", "lstm", "mingru", "dict", "continuous", "image", "masked_in_obs"])
+@pytest.mark.parametrize(
+    "case", ["dict, normalised", "mingru", "masked_in_obs", *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)]
+)
 def test_a_batch_is_as_many_single_calls(case, tmp_path):
     kind, net = CASES[case]
     policy = trained(tmp_path, env=f"{FILE}:Echo", env_kwargs={"kind": kind}, policy=net)
