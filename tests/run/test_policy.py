@@ -118,6 +118,7 @@ def test_actions_come_as_they_are_given(policy):
     assert batch.shape == (3,) and batch.dtype == np.int64
     assert policy(OBS.tolist()) == policy(OBS.astype(np.float64)) == policy(OBS)
     assert policy([OBS, OBS]).shape == (2,)
+    assert policy(np.zeros((0, 4), np.float32)).shape == (0,)
 
 
 @pytest.mark.parametrize(

@@ -69,13 +69,13 @@ class ActionDistribution:
     @property
     def mean(self) -> Any:
         """Return the mean of the numbers of each Box; None for choices."""
-        scale, shift = self._distribution.env_action.units()
+        scale, shift = self._units()
         return self._reals(self._distribution.gaussian(self._params)[0].double() * scale + shift)
 
     @property
     def std(self) -> Any:
         """Return the standard deviation of the numbers of each Box; None for choices."""
-        scale, _ = self._distribution.env_action.units()
+        scale, _ = self._units()
         return self._reals(self._distribution.gaussian(self._params)[1].double().exp() * scale)
 
     def sample(self) -> Any:
@@ -105,8 +105,12 @@ class ActionDistribution:
 
     def _stretch(self) -> Tensor:
         """Return the log of how much wider the units of the environment are than those of the parameters."""
-        scale, _ = self._distribution.env_action.units()
+        scale, _ = self._units()
         return torch.where(scale > 0, scale, 1.0).log().sum()
+
+    def _units(self) -> tuple[Tensor, Tensor]:
+        scale, shift = self._distribution.env_action.units()
+        return scale.to(self._params.device), shift.to(self._params.device)
 
     def _reals(self, columns: Tensor) -> Any:
         found: list[Any] = []

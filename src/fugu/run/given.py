@@ -97,6 +97,10 @@ class Reader:
             return self.actions.value(rows, single=given.single)
         return {name: self.actions.value(rows[i : i + 1], single=True) for i, name in given.names}
 
+    def nothing(self, given: Given) -> Any:
+        """Return the actions on no observation, in the form of what was given."""
+        return {} if given.names is not None else self.actions.value(self.actions.layout.zeros(0), single=False)
+
     def _by_name(self, obs: Any) -> bool:
         if not self._index or not isinstance(obs, Mapping):
             return False

@@ -52,14 +52,14 @@ class Policy:
         saved = checkpoint.load(path)
         self.step = saved.step
         """steps of training after which it was saved"""
-        self.env = restore.env_of(run, saved)
+        self.spec = restore.env_of(run, saved)
         """what is known of the environment: its spaces, agents and costs"""
-        self.observation_space, self.action_space = self.env.observation_space, self.env.action_space
-        self.agents = self.env.agents
+        self.observation_space, self.action_space = self.spec.observation_space, self.spec.action_space
+        self.agents = self.spec.agents
         """names of the agents; empty where they have none"""
-        self.algorithm = restore.restored(run.config, restore.OneEnv(self.env), self.device, saved).requires_grad_(False)
+        self.algorithm = restore.restored(run.config, restore.OneEnv(self.spec), self.device, saved).requires_grad_(False)
         self.network = self.algorithm.policy
-        self._reader = Reader(self.env)
+        self._reader = Reader(self.spec)
         self._generator = torch.Generator(self.device).manual_seed(1)
         self._memory: Carry | None = None
         self._started: np.ndarray | None = None
@@ -81,8 +81,8 @@ class Policy:
             if found is not None:
                 return found
         given = self._reader.read(obs, action_mask)
-        if not given.rows.shape[0]:
-            return {}
+        if not len(given.rows):
+            return self._reader.nothing(given)
         if self._forgetful:
             return self._reader.shown(self._act(given, None, given.here, deterministic).env_action, given)
         rows, first = self._continued(given)
@@ -121,10 +121,10 @@ class Policy:
             if found is not None:
                 return found, None
         given = self._reader.read(obs, action_mask)
-        if not given.rows.shape[0]:
-            return {}, state
+        if not len(given.rows):
+            return self._reader.nothing(given), state
         acted = self._act(given, self._carry(state, given), given.starts(episode_start, state is None), deterministic)
-        after = None if acted.carry is None else tuple(acted.carry[name].cpu().numpy() for name in self._forms)
+        after = None if acted.carry is None else tuple(acted.carry[name].cpu().numpy().copy() for name in self._forms)
         return self._reader.shown(acted.env_action, given), after
 
     def seed(self, seed: int) -> None:
@@ -209,7 +209,7 @@ class Policy:
     @cached_property
     def _forms(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """The memory by name, in the order of a state, as the policy says it on rows of zeros."""
-        rows, here = self._reader.observations.layout.zeros(self.env.num_agents), np.ones(self.env.num_agents, bool)
+        rows, here = self._reader.observations.layout.zeros(self.spec.num_agents), np.ones(self.spec.num_agents, bool)
         with untouched(self.algorithm):
             return dict(sorted(forms_of(self._act(Given(rows, False, here), None, here, True).carry).items()))
 
