@@ -149,6 +149,10 @@ def test_a_mask_forbids(policy):
     assert policy.distribution(OBS, action_mask=[0, 1]).probabilities.tolist() == [0, 1]
 
 
+def test_algorithms_of_fugu_act_on_one_observation_by_the_short_way(policy, recurrent):
+    assert policy._quick is not None and recurrent._quick is not None
+
+
 # Memory -----------------------------------------------------------------------------------------------------------------------------
 
 
@@ -172,6 +176,8 @@ def test_rows_of_a_batch_are_reset_one_by_one(recurrent):
     later = recurrent.value(batch)
     recurrent.reset([True, False])
     np.testing.assert_allclose(recurrent.value(batch), [begins[0], later[1]], rtol=1e-5)
+    recurrent(batch)
+    np.testing.assert_allclose(recurrent.value(batch)[0], later[0], rtol=1e-5)
     with pytest.raises(CallOrderError, match="the memory is that of 2 observations, got 1"):
         recurrent(OBS[None])
     with pytest.raises(SpaceError, match="expected 2 flags, got 3"):
