@@ -125,7 +125,7 @@ def test_actions_come_as_they_are_given(policy):
     ("obs", "says"),
     [
         (np.zeros(3, np.float32), r"observation: the space says shape \[4\], got \[3\]"),
-        (np.zeros((2, 3), np.float32), r"number 0: the space says shape \[4\], got \[3\]"),
+        (np.zeros((2, 3), np.float32), r"observation of number 0: the space says shape \[4\], got \[3\]"),
         (np.array(["a"] * 4), "observation: expected float32"),
         (np.array([0, np.nan, 0, 0], np.float32), r"nan at index \[1\]"),
         ({"obs": OBS}, "observation: expected float32"),
@@ -315,6 +315,8 @@ def test_agents_of_mappo_act_together_or_by_name(tmp_path):
     with pytest.raises(SpaceError, match=r"agent 'small': .*expected \(2,\)"):
         policy({"small": np.zeros(4, np.float32)})
     assert policy({"big": np.zeros(4, np.float32)}, {"big": [0, 0, 0, 1, 0]}) == {"big": 3}
+    with pytest.raises(SpaceError, match="action_mask: expected a dict by the names of the agents"):
+        policy({"small": np.zeros(2, np.float32)}, [1, 1, 1])
     with pytest.raises(SpaceError, match=r"action_mask of 'small': expected \[3\] flags"):
         policy({"small": np.zeros(2, np.float32)}, {"small": [1, 1]})
 

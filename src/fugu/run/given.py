@@ -130,30 +130,31 @@ class Reader:
         return Given(rows, False, here, self._forbidding(mask), names)
 
     def _team_masks(self, mask: np.ndarray, rows: np.ndarray, here: np.ndarray, action_mask: Any) -> None:
-        if self.masked and action_mask is None:
+        """Write what the agents that are here may choose: what they have, their observations allow and ``action_mask`` says."""
+        if not isinstance(action_mask, Mapping | None):
+            raise SpaceError(
+                f"expected a dict by the names of the agents, as the observations are, got {type(action_mask).__name__}",
+                where="action_mask",
+            )
+        if self.masked:
             mask[here] = self._offered(rows)[here]
         for i, name in enumerate(self.env.agents):
-            if not here[i]:
-                continue
             own = self._own[i] if self._own else self.choices
-            mask[i, own:] = False
-            offered = action_mask.get(name) if isinstance(action_mask, Mapping) else None
-            if isinstance(action_mask, Mapping | None):
-                if offered is not None:
-                    given = np.asarray(offered, bool).ravel()
-                    mask[i, :own] = self._mask(given[:own] if len(given) == self.choices else given, (), name, own)
-            else:
-                mask[i] &= self._mask(action_mask, (len(rows),), "action_mask").reshape(len(rows), -1)[i]
+            given = (action_mask or {}).get(name)
+            if here[i] and given is not None:
+                given = np.ravel(given)[:own] if np.size(given) == self.choices else given
+                mask[i, :own] = self._mask(given, (), f"action_mask of {name!r}", own)
+            mask[i, own:] &= not here[i]
 
     def _offered(self, rows: np.ndarray) -> np.ndarray:
         return self.observations.layout.leaf_views(rows)[self._mask_leaf].reshape(len(rows), -1) != 0
 
-    def _mask(self, given: Any, batch: tuple[int, ...], name: Any, choices: int | None = None) -> np.ndarray:
+    def _mask(self, given: Any, batch: tuple[int, ...], where: str, choices: int | None = None) -> np.ndarray:
         expected, mask = choices or self.choices, np.asarray(given)
         if not self.choices or mask.size != expected * int(np.prod(batch)) or mask.dtype.kind not in "biu":
             raise SpaceError(
                 f"expected {[*batch, expected]} flags, one per choice of {self.env.action_space}, got {mask.dtype}{list(mask.shape)}",
-                where="action_mask" if name == "action_mask" else f"action_mask of {name!r}",
+                where=where,
             )
         return mask.astype(bool)
 
@@ -166,7 +167,8 @@ class Reader:
 
     def _refused(self, error: SpaceError) -> SpaceError:
         """Return the error in the words of someone who acts, not of one who writes an environment."""
-        where = error.where if error.where not in ("", "value") else "observation"
+        whole = error.where in ("", "value") or error.where.startswith("value of number")
+        where = f"observation{error.where.removeprefix('value')}" if whole else error.where
         kind = f"This policy is for {self.env.name}: give it observations of {_brief(self.env.observation_space)}"
         return SpaceError(error.problem, where=where, fix=f"{kind}, one, or a batch with one more axis in front")
 

@@ -161,7 +161,8 @@ class Fields:
         wanted: tuple[type, ...] = {"b": (bool,), "f": (float,)}.get(dtype.kind, (int,))
         if not all(type(number) in wanted for number in plain):
             raise SpaceError(f"{name} must be numbers of {dtype}, got {_brief(found)}", where=_at(self.path))
-        array = np.array(plain, dtype)
+        with np.errstate(over="ignore"):  # a number too wide becomes infinite, and is refused as such
+            array = np.array(plain, dtype)
         if any(there != number for there, number in zip(array.tolist(), plain, strict=True)):
             raise SpaceError(f"{name}={_brief(found)} does not fit {dtype}", where=_at(self.path))
         return array.reshape(shape) if isinstance(found, list) else np.full(shape, array[0], dtype)
