@@ -22,6 +22,7 @@ from fugu.trainer.config import OptimizerConfig, TrainConfig
 from fugu.trainer.config_parts import LogConfig
 from fugu.vector.config import VectorConfig
 from fugu.vector.seeds import env_seeds
+from tests.contract import test_algorithms
 from tests.run.policy_envs import Echo, Team
 from tests.spaces.strategies import same
 
@@ -160,3 +161,26 @@ def test_a_batch_is_as_many_single_calls(case, tmp_path):
         if state is not None:
             np.testing.assert_allclose(after[0][i], state[0][0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(policy.value(items), [policy.value(item) for item in items], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [name for name in test_algorithms.CASES if name != "own"])
+def test_a_policy_of_every_algorithm_acts_on_rows_as_the_player_does(algorithm, tmp_path):
+    settings = {**test_algorithms.BASE, **test_algorithms.CASES[algorithm], "log": LogConfig(board="off")}
+    plain = TrainConfig(algorithm=algorithm)
+    for name, value in settings.items():
+        if isinstance(value, dict) and name != "env_kwargs":
+            settings[name] = dataclasses.replace(getattr(plain, name), **value)
+    policy = trained(tmp_path, algorithm=algorithm, **settings)
+    with Player(policy.run, num_envs=2, seed=SEED) as player:
+        act, acted = player.algorithm.act, []
+        player.algorithm.act = lambda seen: acted.append(act(seen)) or acted[-1]
+        state, mine = None, []
+        for _ in islice(player.play(greedy=True), STEPS):
+            rows = player.vec.rows
+            action, state = policy.predict(player.vec.views(rows.obs.copy()), state, rows.first, rows.action_mask)
+            mine.append(action)
+    values = Values(policy.action_space)
+    assert len(acted) == STEPS - 1
+    for action, done in zip(mine, acted, strict=False):
+        assert same(action, values.value(done.env_action.numpy(), single=False))
