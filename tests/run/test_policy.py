@@ -15,7 +15,7 @@ from gymnasium import spaces as gs
 
 import fugu
 from fugu import vector
-from fugu.cli import new_algorithm
+from fugu.cli import new_algorithm, new_policy
 from fugu.errors import CallOrderError, ConfigError, SpaceError
 from fugu.policy.config import PolicyConfig
 from fugu.run.policy import Policy
@@ -278,6 +278,13 @@ def test_an_algorithm_of_ones_own_acts(tmp_path):
     policy = trained(tmp_path, env="cartpole", policy=SMALL, algorithm=f"{file}:MyAlgo")
     assert policy._quick is None  # it may do anything in its act
     assert policy(OBS) == policy.distribution(OBS).mode() and math.isfinite(policy.value(OBS))
+
+
+def test_a_network_of_ones_own_acts(tmp_path):
+    file = tmp_path / "my_net.py"
+    file.write_text(new_policy.TEXT)
+    policy = trained(tmp_path, env="cartpole", policy=PolicyConfig(net=f"{file}:Net", core="lstm", core_size=4))
+    assert policy(OBS) == policy.distribution(OBS, episode_start=True).mode() and policy.predict(OBS)[1][0].shape == (1, 8)
 
 
 def test_an_algorithm_without_values_says_so(tmp_path):
