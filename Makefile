@@ -49,6 +49,7 @@ bench: $(VENV)/.peers  ## every speed claim, with its competitors
 	$(BIN)/python benchmarks/native.py --out benchmarks/results/native.json
 	$(BIN)/python benchmarks/advantage.py --out benchmarks/results/advantage.json
 	$(BIN)/python benchmarks/train.py --out benchmarks/results/train.json
+	$(BIN)/python benchmarks/predict.py --out benchmarks/results/predict.json
 
 clean:
 	rm -rf $(VENV) .venv-nethack .venv-sanitize build dist .pytest_cache .mypy_cache .ruff_cache

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fugu.rollout.batch import Batch
     from fugu.run.ending import Interrupted
     from fugu.run.group import Group
+    from fugu.run.policy import Policy, load
     from fugu.run.run import Run
     from fugu.run.train import train
     from fugu.spaces import Layout
@@ -38,8 +39,10 @@ _PUBLIC = {
     "Batch": "fugu.rollout.batch",
     "Group": "fugu.run.group",
     "Interrupted": "fugu.run.ending",
+    "Policy": "fugu.run.policy",
     "Run": "fugu.run.run",
     "Seen": "fugu.rollout.acting",
+    "load": "fugu.run.policy",
     "train": "fugu.run.train",
     "Env": "fugu.emulation",
     "Rows": "fugu.emulation",
@@ -58,6 +61,7 @@ __all__ = [
     "Group",
     "Interrupted",
     "Layout",
+    "Policy",
     "Rows",
     "Run",
     "Seen",
@@ -67,6 +71,7 @@ __all__ = [
     "emulate",
     "emulation",
     "errors",
+    "load",
     "policy",
     "presets",
     "spaces",

@@ -46,7 +46,7 @@ def test_real_actions_and_their_logprob_are_those_of_the_distribution(device: to
     params, noise = random(rows, 2 * dims, scale=4), random(rows, dims, seed=1)
     params[0, dims] = 9.0  # a deviation past its bound
     action, logprob = (out.cpu() for out in sample.sample_gaussian(params.to(device), noise.to(device)))
-    mean, log_std = distribution._gaussian(params.double())
+    mean, log_std = distribution.gaussian(params.double())
     torch.testing.assert_close(action.double(), mean + noise * log_std.exp(), rtol=1e-5, atol=1e-5)
     exact = distribution.logprob(params.double(), action.double())  # of the action as it was rounded
     torch.testing.assert_close(logprob.double(), exact, rtol=1e-5, atol=1e-4)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,8 @@ from fugu.rollout.batch import Batch
 from fugu.rollout.envs import Envs
 from fugu.rollout.source import Source
 
+Acting = TypeVar("Acting", bound=Callable[..., Act])
+
 Metrics = dict[str, Tensor]
 """metrics by name (``loss/...``), each a scalar without gradient"""
 
@@ -32,6 +34,13 @@ Metrics = dict[str, Tensor]
 @dataclass(frozen=True, kw_only=True)
 class NoSettings:
     """No settings."""
+
+
+def greedy_is_mode(act: Acting) -> Acting:
+    """Mark an ``act`` that, when greedy, takes the most probable action of ``self.policy`` and does nothing else, so that who wants
+    only that action may ask the network itself."""
+    act.greedy_is_mode = True  # type: ignore[attr-defined]
+    return act
 
 
 class Algorithm(nn.Module):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fugu.algorithm.config import MAPPOConfig, TeamPPOConfig
-from fugu.algorithm.contract import Algorithm, Metrics
+from fugu.algorithm.contract import Algorithm, Metrics, greedy_is_mode
 from fugu.algorithm.parts.clipped import (
     Surrogate,
     chosen,
@@ -88,6 +88,7 @@ class MAPPO(Algorithm):
             ranks=setup.ranks,
         )
 
+    @greedy_is_mode
     @torch.inference_mode()
     def act(self, seen: Seen) -> Act:
         agent, obs = self._agent(len(seen.first)), seen.obs

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fugu.algorithm.config import PPOConfig
-from fugu.algorithm.contract import Algorithm, Metrics
+from fugu.algorithm.contract import Algorithm, Metrics, greedy_is_mode
 from fugu.algorithm.parts.clipped import (
     Surrogate,
     act_with_value,
@@ -60,6 +60,7 @@ class PPO(Algorithm):
         policy = setup.policy()
         return cls(policy, setup.settings.ppo, num_agents=envs.num_agents, seed=seed, turns=may_wait(envs), ranks=setup.ranks)
 
+    @greedy_is_mode
     @torch.inference_mode()
     def act(self, seen: Seen) -> Act:
         return act_with_value(self.policy, seen, seen.generator or self.generator, self.value_scale)

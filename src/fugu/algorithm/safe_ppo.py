@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fugu.algorithm.config import PPOConfig, SafeConfig
-from fugu.algorithm.contract import Algorithm, Metrics
+from fugu.algorithm.contract import Algorithm, Metrics, greedy_is_mode
 from fugu.algorithm.parts.clipped import (
     Surrogate,
     act_with_value,
@@ -110,6 +110,7 @@ class SafePPO(Algorithm):
             ranks=setup.ranks,
         )
 
+    @greedy_is_mode
     @torch.inference_mode()
     def act(self, seen: Seen) -> Act:
         done = act_with_value(self.policy, seen, seen.generator or self.generator, self.value_scale)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fugu.algorithm.config import PPOConfig, SelfPlayConfig
-from fugu.algorithm.contract import Algorithm, Metrics
+from fugu.algorithm.contract import Algorithm, Metrics, greedy_is_mode
 from fugu.algorithm.parts.clipped import (
     Surrogate,
     act_with_value,
@@ -115,6 +115,7 @@ class SelfPlay(Algorithm):
 
     # --- playing ---
 
+    @greedy_is_mode
     @torch.inference_mode()
     def act(self, seen: Seen) -> Act:
         if not seen.training:  # the policy plays all seats

@@ -219,8 +219,15 @@ class EnvSpec:
     """what a step costs beside its reward: the names of the columns of ``cost``"""
     columns: Own = field(default_factory=dict)
     """what the env says of a step beyond the columns that all have"""
-    agent_names: tuple[str, ...] = ()
-    """what the agents are called, in the order of their rows; empty if they have no names"""
+    agents: tuple[Any, ...] = ()
+    """names of the agents in the order of their rows; empty where they have none"""
+    agent_spaces: tuple[tuple[gs.Space, gs.Space], ...] = ()
+    """observation and action space of each of them; empty where all have those of the spec"""
+
+    @property
+    def agent_names(self) -> tuple[str, ...]:
+        """What the agents are called, in the order of their rows; empty where they have no names."""
+        return tuple(map(str, self.agents))
 
     @property
     def obs_layout(self) -> Layout:
@@ -255,15 +262,19 @@ def spec_of(env: Env) -> EnvSpec:
         getattr(env, "autoreset", "next_step"),
         tuple(getattr(env, "costs", ())),
         own_columns(getattr(env, "columns", None), name),
-        _agent_names(env),
+        *_named_agents(env),
     )
 
 
-def _agent_names(env: Env) -> tuple[str, ...]:
+def _named_agents(env: Env) -> tuple[Any, ...]:
+    """Return the names and the spaces of the agents of a team (``team.py``); of other environments their ``agent_names``."""
+    names, spaces = getattr(env, "agents", ()), getattr(env, "agent_spaces", None)
+    if isinstance(spaces, tuple) and isinstance(names, tuple):
+        return names, spaces
     names = tuple(getattr(env, "agent_names", ()))
     if names and len(names) != env.num_agents:
         raise ConfigError(f"agent_names of {type(env).__name__} has {len(names)} names for num_agents={env.num_agents}")
-    return names
+    return names, ()
 
 
 def cost_metric(metric: str, cost: str, costs: Collection[str]) -> str:

@@ -43,7 +43,6 @@ class Team:
                 fix="Set possible_agents to the list of their names",
             )
         self.num_agents = len(self.agents)
-        self.agent_names = tuple(map(str, self.agents))
         self.index = {agent: i for i, agent in enumerate(self.agents)}
         self.observation_spaces = _spaces(env, self.agents, "observation_space")
         self.observation_space = _common(env, self.agents, self.observation_spaces, "observation_space", common_observation)
@@ -53,6 +52,9 @@ class Team:
         """whose observations must be filled up"""
         self.choices = [discrete_choices(space) if space != self.action_space else None for space in action_spaces]
         """of an agent that has fewer than others"""
+        alike = not any(self.narrow) and not any(self.choices)
+        self.agent_spaces = () if alike else tuple(zip(self.observation_spaces, action_spaces, strict=True))
+        """observation and action space of each agent; empty where all have the same"""
         self.metadata = dict(getattr(env, "metadata", None) or {})
         self.render_mode = getattr(env, "render_mode", None)
         self.name = str(self.metadata.get("name") or type(getattr(env, "unwrapped", env)).__name__)

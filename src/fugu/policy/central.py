@@ -105,7 +105,15 @@ class Actors(nn.Module):
     def computed_natively(self) -> bool:
         return self.nets[0].computed_natively  # type: ignore[return-value]
 
-    def forward(self, obs: Tensor, state: Tensor | None, first: Tensor, agent: Tensor) -> Output:
+    @property
+    def agents(self) -> int:
+        """Return the number of agents of a world."""
+        return len(self.group)
+
+    def forward(self, obs: Tensor, state: Tensor | None, first: Tensor, agent: Tensor | None = None) -> Output:
+        """``agent`` None: the rows are those of whole worlds."""
+        if agent is None:
+            agent = torch.arange(len(first), device=first.device) % self.agents
         rows = self._own(obs, agent)
 
         def of_group(net: nn.Module, index: Tensor | None) -> tuple[Tensor, ...]:

@@ -70,7 +70,7 @@ class Distribution(nn.Module):
         params = self._check(params)
         parts: list[Tensor] = []
         if self.heads:
-            logits = self._logits(params, action_mask)  # [*batch, (heads,) widest]
+            logits = self.logits(params, action_mask)  # [*batch, (heads,) widest]
             # weights need not sum to 1; torch's softmax of a few choices costs as much as the rest of this function
             cumulative = (logits - logits.amax(-1, keepdim=True)).exp().cumsum(-1)
             # u < 1 has the resolution of the dtype, so u * total < total in its rounding: never past the last possible choice
@@ -78,10 +78,10 @@ class Distribution(nn.Module):
             u = self._uniform(total, generator) * total
             parts.append((cumulative <= u).sum(-1))
         if self.binaries:
-            chance = self._bits(params).sigmoid()
+            chance = self.bits(params).sigmoid()
             parts.append(self._uniform(chance, generator) < chance)
         if self.reals:
-            mean, log_std = self._gaussian(params)
+            mean, log_std = self.gaussian(params)
             noise = torch.empty_like(mean).normal_(generator=generator)
             parts.append(torch.addcmul(mean, noise, log_std.exp()))
         return self._join(parts)
@@ -105,11 +105,11 @@ class Distribution(nn.Module):
         params = self._check(params)
         parts: list[Tensor] = []
         if self.heads:
-            parts.append(self._logits(params, action_mask).argmax(-1))
+            parts.append(self.logits(params, action_mask).argmax(-1))
         if self.binaries:
-            parts.append(self._bits(params) > 0)
+            parts.append(self.bits(params) > 0)
         if self.reals:
-            parts.append(self._gaussian(params)[0])
+            parts.append(self.gaussian(params)[0])
         return self._join(parts)
 
     def logprob(self, params: Tensor, action: Tensor, action_mask: Tensor | None = None) -> Tensor:
@@ -117,7 +117,7 @@ class Distribution(nn.Module):
         params = self._check(params)
         terms: list[Tensor] = []
         if self.heads:
-            logp = self._logits(params, action_mask).log_softmax(-1)
+            logp = self.logits(params, action_mask).log_softmax(-1)
             terms.append(self._chosen(logp, action))
         return _total(terms + self._other_logprob(params, action))
 
@@ -126,7 +126,7 @@ class Distribution(nn.Module):
         params = self._check(params)
         terms: list[Tensor] = []
         if self.heads:
-            terms.append(self._spread(self._logits(params, action_mask).log_softmax(-1)))
+            terms.append(self._spread(self.logits(params, action_mask).log_softmax(-1)))
         return _total(terms + self._other_entropy(params))
 
     def evaluate(self, params: Tensor, action: Tensor, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -135,7 +135,7 @@ class Distribution(nn.Module):
         logprobs: list[Tensor] = []
         entropies: list[Tensor] = []
         if self.heads:
-            logp = self._logits(params, action_mask).log_softmax(-1)
+            logp = self.logits(params, action_mask).log_softmax(-1)
             logprobs.append(self._chosen(logp, action))
             entropies.append(self._spread(logp))
         if self.only_categorical:
@@ -153,7 +153,7 @@ class Distribution(nn.Module):
             raise SpaceError(f"expected params [..., {self.size}] for {self.layout.space}, got {list(params.shape)}")
         return params.float() if params.dtype in (torch.float16, torch.bfloat16) else params
 
-    def _logits(self, params: Tensor, action_mask: Tensor | None) -> Tensor:
+    def logits(self, params: Tensor, action_mask: Tensor | None) -> Tensor:
         """Return ``[*batch, heads, widest]``, or ``[*batch, widest]`` with one head; very low where there is no choice."""
         logits = params if self.size == self.choices else params[..., : self.choices]
         lowest = torch.finfo(logits.dtype).min / 2  # finite, also after the softmax subtracts the largest logit
@@ -168,10 +168,11 @@ class Distribution(nn.Module):
             logits = F.pad(logits, (0, 1), value=absent).index_select(-1, self.columns)
         return logits.unflatten(-1, (self.heads, self.widest))
 
-    def _bits(self, params: Tensor) -> Tensor:
+    def bits(self, params: Tensor) -> Tensor:
+        """Return the logits of the binary elements, ``[*batch, binaries]``."""
         return params[..., self.choices : self.choices + self.binaries]
 
-    def _gaussian(self, params: Tensor) -> tuple[Tensor, Tensor]:
+    def gaussian(self, params: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log standard deviation, each ``[*batch, reals]``."""
         start = self.choices + self.binaries
         return params[..., start : start + self.reals], params[..., start + self.reals :].clamp(*LOG_STD_RANGE)
@@ -189,10 +190,10 @@ class Distribution(nn.Module):
     def _other_logprob(self, params: Tensor, action: Tensor) -> list[Tensor]:
         terms: list[Tensor] = []
         if self.binaries:
-            bits = self._bits(params)
+            bits = self.bits(params)
             terms.append((action[..., self.heads : self.heads + self.binaries] * bits - F.softplus(bits)).sum(-1))
         if self.reals:
-            mean, log_std = self._gaussian(params)
+            mean, log_std = self.gaussian(params)
             z = (action[..., self.dims - self.reals :] - mean) * (-log_std).exp()
             terms.append((-0.5 * z * z - log_std).sum(-1) - self.reals * HALF_LOG_TAU)
         return terms
@@ -200,10 +201,10 @@ class Distribution(nn.Module):
     def _other_entropy(self, params: Tensor) -> list[Tensor]:
         terms: list[Tensor] = []
         if self.binaries:
-            bits = self._bits(params)
+            bits = self.bits(params)
             terms.append((F.softplus(bits) - bits * bits.sigmoid()).sum(-1))
         if self.reals:
-            terms.append(self._gaussian(params)[1].sum(-1) + self.reals * (0.5 + HALF_LOG_TAU))
+            terms.append(self.gaussian(params)[1].sum(-1) + self.reals * (0.5 + HALF_LOG_TAU))
         return terms
 
     def _uniform(self, like: Tensor, generator: Generator | None) -> Tensor:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fugu.errors import SpaceError
 from fugu.spaces import Layout, Leaf
-from fugu.spaces.views import TORCH_DTYPES, write_leaves
+from fugu.spaces.views import TORCH_DTYPES, leaf_tensors, write_leaves
 
 UNBOUNDED = 1e30
 """size from which a bound is one in name only, such as the largest float: it would be useless as a unit of actions"""
@@ -57,6 +57,30 @@ class EnvAction(nn.Module):
         rows = torch.empty(action.shape[:-1] + self.layout.row_shape, dtype=self.row_dtype, device=action.device)
         write_leaves(self.layout, rows, leaves)
         return rows
+
+    def inverse(self, rows: Tensor) -> Tensor:
+        """Return ``action [*batch, dims]`` in float64 whose rows these are; of a number at a bound, the one that is not clipped."""
+        leaves = leaf_tensors(self.layout, rows)
+        batch = rows.shape[: rows.dim() - len(self.layout.row_shape)]
+        action = torch.zeros((*batch, sum(plan.columns[1] for plan in self.plans)), dtype=torch.float64, device=rows.device)
+        for index, (plan, leaf) in enumerate(zip(self.plans, leaves, strict=True)):
+            part = leaf.reshape(*batch, plan.columns[1])
+            if plan.kind == "real":
+                scale, shift = self.get_buffer(f"scale{index}").double(), self.get_buffer(f"shift{index}").double()
+                part = (part.double() - shift) / torch.where(scale > 0, scale, 1.0)
+            elif plan.kind == "shifted":
+                part = part.long() - self.get_buffer(f"start{index}")
+            action.narrow(-1, *plan.columns).copy_(part)
+        return action
+
+    def units(self) -> tuple[Tensor, Tensor]:
+        """Return scale and shift of the columns of real numbers, ``[reals]`` in float64: ``raw * scale + shift`` is the number."""
+        real = [index for index, plan in enumerate(self.plans) if plan.kind == "real"]
+        scale, shift = (
+            torch.cat([self.get_buffer(f"{name}{index}").double() for index in real] or [torch.zeros(0, dtype=torch.float64)])
+            for name in ("scale", "shift")
+        )
+        return scale, shift
 
     def _leaf(self, index: int, plan: _Plan, action: Tensor) -> Tensor:
         """Return ``[*batch, *leaf.shape]`` of the leaf's dtype."""

@@ -11,12 +11,12 @@ import torch
 
 from fugu.config import fitting
 from fugu.rollout.batch import seen_of
+from fugu.run.restore import restored
 from fugu.run.run import Run
 from fugu.run.scene import Scene, drawn
 from fugu.trainer import checkpoint
-from fugu.trainer.build import find_device, make_algorithm, make_vec
+from fugu.trainer.build import find_device, make_vec
 from fugu.trainer.evaluate import Evaluation, evaluate
-from fugu.trainer.state import load_for_playing
 
 
 class Player:
@@ -40,9 +40,7 @@ class Player:
         vector = dataclasses.replace(run.config.vector, num_envs=num_envs, batch_size=None, num_workers=None, compile=None)
         settings = {**run.config.env_kwargs, **fitting("env_kwargs", env_kwargs or {}, Mapping[str, Any])}
         # the seed of this config is that of the actions drawn; the weights come from the checkpoint
-        config = dataclasses.replace(
-            run.config.from_checkpoint(), vector=vector, minibatch=None, env_kwargs=settings, seed=seed
-        )
+        config = dataclasses.replace(run.config, vector=vector, minibatch=None, env_kwargs=settings, seed=seed)
         self.config, self.seed = config, seed
         self.device = find_device(device or "cpu")
         path = checkpoint.find(run.folder.checkpoints, which)
@@ -51,12 +49,9 @@ class Player:
         else:
             self.vec = make_vec(config)
         try:
-            self.algorithm = make_algorithm(config, self.vec, self.device)
-            self.policy = self.algorithm.policy
             saved = checkpoint.load(path)
-            with checkpoint.fitting_into(path):
-                load_for_playing(self.algorithm, saved.tensors)
-            self.step = saved.step
+            self.algorithm = restored(config, self.vec, self.device, saved)
+            self.policy, self.step = self.algorithm.policy, saved.step
         except BaseException:
             self.vec.close()
             raise

@@ -12,6 +12,7 @@ from fugu.run import store
 from fugu.trainer.config import TrainConfig, read_config
 
 if TYPE_CHECKING:
+    from fugu.run.policy import Policy
     from fugu.trainer.loop import Trainer
 
 
@@ -43,6 +44,13 @@ class Run:
         from fugu.run.train import resume
 
         return resume(self, changes, callbacks)
+
+    def policy(self, which: str | int = "latest", *, device: str = "cpu") -> Policy:
+        """Load the policy of a checkpoint (``latest``, ``best`` or its step), to act with outside of any environment of fugu's."""
+        from fugu.run.policy import Policy
+        from fugu.trainer import checkpoint
+
+        return Policy(self, checkpoint.find(self.folder.checkpoints, which), device=device)
 
     def evaluate(
         self,

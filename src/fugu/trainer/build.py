@@ -18,6 +18,7 @@ from fugu.algorithm.setup import Agents, Seeds, Setup
 from fugu.algorithm.trial import built, source_of, try_algorithm
 from fugu.emulation.build import is_compiled
 from fugu.emulation.factory import tensor_env_class
+from fugu.emulation.spec_json import spec_to_json
 from fugu.errors import ConfigError, GpuError
 from fugu.native import keep_freed_memory, set_threads
 from fugu.policy.normalize import RunningMoments
@@ -72,7 +73,8 @@ def make_trainer(
         try_algorithm(algorithm, config.algorithm, envs)
         source = source_of(algorithm, config.algorithm, envs)
         evaluator = None if config.eval.every is None else Evaluator(config, algorithm, lambda small: make_vec(small))
-        return Trainer(config, source, algorithm, folder=folder, clock=clock, ranks=ranks, evaluate=evaluator)
+        env = spec_to_json(vec.spec)
+        return Trainer(config, source, algorithm, folder=folder, clock=clock, ranks=ranks, evaluate=evaluator, env=env)
     except BaseException:
         vec.close()
         raise

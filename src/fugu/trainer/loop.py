@@ -60,8 +60,10 @@ class Trainer:
         clock: Clock | None = None,
         ranks: Ranks = ALONE,
         evaluate: Evaluator | None = None,
+        env: Mapping[str, Any] | None = None,
     ) -> None:
-        """``evaluate``: plays whole episodes with the current policy, in environments of its own."""
+        """``evaluate``: plays whole episodes with the current policy, in environments of its own. ``env``: what checkpoints say of
+        the environments (``emulation/spec_json.py``)."""
         self.config, self.source, self.algorithm, self.ranks = config, source, algorithm, ranks
         self.folder = folder
         """folder of the checkpoints; None: nowhere"""
@@ -74,7 +76,7 @@ class Trainer:
         """does one update, or several if nothing needs the host; returns the metrics since the last time"""
         self.best: float | None = None
         self.score = self.engine.score
-        self._evaluate = evaluate
+        self._evaluate, self._env = evaluate, env
         self.evaluated: float | None = None
         """mean return of the last evaluation"""
         self._evaluated_at = 0
@@ -284,7 +286,7 @@ class Trainer:
         if self.folder is None:
             return True
         try:
-            state = {"steps": self.steps, "updates": self.updates, "best": merit}
+            state = {"steps": self.steps, "updates": self.updates, "best": merit, "env": self._env}
             checkpoint.save(self.folder / checkpoint.BEST, self.steps, saved_state(self.algorithm), state, keep=1, best=True)
         except checkpoint.CheckpointError as error:
             warnings.warn(
@@ -329,6 +331,7 @@ class Trainer:
             "evaluated": self.evaluated,
             "evaluated_at": self._evaluated_at,
             "restart_seed": None if saved else self._restart_seed,
+            "env": self._env,
         }
         if self.learning_rate is not None:
             state["learning_rate"] = self.learning_rate

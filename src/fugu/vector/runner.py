@@ -87,7 +87,7 @@ def shared_spec(specs: Sequence[EnvSpec]) -> EnvSpec:
             a, b = getattr(specs[0], what), getattr(spec, what)
             raise ConfigError(f"env {i} has another {what} than env 0; one batch needs one kind.\n  env 0: {a}\n  env {i}: {b}")
     alike = all(spec.agent_names == specs[0].agent_names for spec in specs)
-    return specs[0] if alike else replace(specs[0], agent_names=())
+    return specs[0] if alike else replace(specs[0], agents=(), agent_spaces=())
 
 
 def chosen_envs(envs: Sequence[int] | None, num_envs: int) -> list[int]:
