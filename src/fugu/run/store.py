@@ -84,6 +84,21 @@ class RunFolder:
         return marker.exists() and not self.locked and marker.exists()
 
     @property
+    def origin(self) -> Path:
+        """File that says where the run came from: command, versions, machine, commit."""
+        return self.at / "origin.json"
+
+    @property
+    def code(self) -> Path:
+        """Folder with copies of the user's own files."""
+        return self.at / "code"
+
+    @property
+    def seal(self) -> Path:
+        """File by which this user knows that nobody else made the run, or changed its code."""
+        return self.at / "seal"
+
+    @property
     def videos(self) -> Path:
         return self.at / "videos"
 

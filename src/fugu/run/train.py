@@ -16,7 +16,9 @@ from fugu.errors import ConfigError
 from fugu.gpu import failure
 from fugu.presets import preset
 from fugu.run import store
+from fugu.run.given import announce, by_name, codes, fitted, look, refuse_other_count
 from fugu.run.live import attend
+from fugu.run.origin import note_origin, refuse_other_spaces, renew_origin
 from fugu.run.run import Run
 from fugu.run.timer import Timer
 from fugu.trainer import checkpoint
@@ -29,25 +31,26 @@ from fugu.vector.config import VectorConfig
 def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str | Path = "runs", **settings: Any) -> Run:
     """Train a policy and return the run.
 
-    ``env`` is anything ``fugu.vector.make`` takes by name. ``settings`` change fields of the environment's preset, by a name that
+    ``env`` is anything ``fugu.vector.make`` takes: a name, a class, a function that makes one, or a list of these. ``policy`` and
+    ``algorithm`` may be classes too. ``settings`` change fields of the environment's preset, by a name that
     is unique (``steps=100_000``, ``learning_rate=1e-3``), by section (``ppo={"gamma": 0.9}``) or by path; or give a whole
     ``config``.
     """
-    if isinstance(settings.get("policy"), str):
-        settings["policy.net"] = settings.pop("policy")
+    named, settings = by_name(env, settings)
     if config is None:
-        if not isinstance(env, str):
-            raise ConfigError(f"train() takes an environment by name (Gymnasium id, file.py:Class, ...), got {env!r:.60}")
         algorithm = fitting("algorithm", settings.get("algorithm"), str | None)
         env_kwargs = fitting("env_kwargs", settings.get("env_kwargs", {}), Mapping[str, Any])
         config = preset(
-            env,
+            look(named),
             env_kwargs,
             str(settings.get("device", "cpu")),
             None if algorithm is None else from_anywhere(algorithm),
             start_timeout=fitting("vector.start_timeout", _start_timeout(settings), float),
         )
+        config = fitted(config, named)
         settings["env_kwargs"] = {**config.env_kwargs, **env_kwargs}
+    elif not isinstance(env, str):
+        config = override(config, {"env": named})
     if "algorithm" in settings:
         config = with_algorithm(config, from_anywhere(fitting("algorithm", settings.pop("algorithm"), str)))
     refuse_unread(config, settings)
@@ -55,6 +58,7 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
     config = override(config, {"env": from_anywhere(config.env), "policy.net": from_anywhere(config.policy.net)})
     if config.policy.start is not None:
         config = override(config, {"policy.start": str(Path(config.policy.start).resolve())})
+    refuse_other_count(config)
     text = to_toml(config)  # refuses what could not be read back
     with ExitStack() as stack:
         stack.enter_context(failure.explained())
@@ -63,11 +67,13 @@ def train(env: Any = "cartpole", *, config: TrainConfig | None = None, runs: str
         stack.callback(trainer.close)
         folder = store.create(Path(runs), Path(title(config.env, config.env_kwargs)).name)
         _write(folder.config, text)
+        announce(config, folder)
+        note_origin(folder, config, trainer.source.vec)
         stack.enter_context(folder.lock())
         trainer.folder = folder.checkpoints
         stack.callback(folder.discard_if_empty)
         trainer.start()
-        return attend(Run(folder), trainer, timer)
+        return attend(Run(folder, **codes(config)), trainer, timer)
 
 
 def _start_timeout(settings: Mapping[str, Any]) -> float:
@@ -80,6 +86,7 @@ def _start_timeout(settings: Mapping[str, Any]) -> float:
 
 def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
     """Train on from the newest good checkpoint, exactly as the run would have gone on."""
+    run.gate.check()
     refuse_unread(run.config, changes or {})
     config = run.with_config(changes or {})
     _refuse_other_run(run.config, config)
@@ -90,12 +97,14 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
         timer = Timer()
         trainer = make_trainer(config.from_checkpoint(), run.folder.checkpoints, timer)
         stack.callback(trainer.close)
+        refuse_other_spaces(run.folder, trainer.source.vec)
         trainer.load(path)
         if trainer.finished:
             raise ConfigError(_done(run, trainer))
-        if config != run.config:
+        if config != run.config or run.given:
             _write(run.folder.config, to_toml(config))
             run.config = config
+        renew_origin(run.folder, config, run.given)
         if run.folder.diverged.exists():
             run.folder.diverged.replace(run.folder.diverged.with_stem("diverged-earlier"))
         return attend(run, trainer, timer)
