@@ -18,7 +18,7 @@ GIT = ("git", "--no-pager", "--no-optional-locks", "-c", "core.fsmonitor=false",
 
 
 class Commit:
-    """Asks git about the current folder at once; ``found`` waits for its answers."""
+    """Asks git about the current folder at once; ``found`` waits for its answers. A context, which leaves no process behind."""
 
     def __init__(self) -> None:
         self._until = time.monotonic() + PATIENCE_S
@@ -43,12 +43,19 @@ class Commit:
                 file.write_bytes(diff)
         return found
 
+    def __enter__(self) -> Commit:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._asked.values():
+            if process.returncode is None:
+                process.kill()
+                process.communicate()
+
     def _answer(self, process: subprocess.Popen[bytes]) -> bytes | None:
         try:
             text, _ = process.communicate(timeout=max(0.0, self._until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
             return None
         return text if process.returncode == 0 else None
 

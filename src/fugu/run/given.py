@@ -13,7 +13,7 @@ from typing import Any
 
 from fugu.emulation.factory import factories
 from fugu.emulation.place import Name, from_anywhere, is_code, meaning, split_file
-from fugu.emulation.session import SESSION, is_session, named
+from fugu.emulation.session import SESSION, importable, is_session, named
 from fugu.errors import ConfigError
 from fugu.run.store import RunFolder
 from fugu.run.trust import FLAGS, ROLES, Gate, text_of, typed
@@ -64,6 +64,13 @@ def refuse_other_count(config: TrainConfig) -> None:
         raise ConfigError(f"a list of {len(found)} environments needs num_envs={len(found)}, got num_envs={count}")
 
 
+def refuse_other_env(gate: Gate, config: TrainConfig) -> None:
+    """Raise a ConfigError if a run is to go on in another environment: only code can have been moved."""
+    before = text_of(gate.data, "env")
+    if config.env != before and not is_code(before) and not is_code(config.env):
+        raise ConfigError(f"a run that goes on cannot change env from {before} to {config.env}; start a new one for that")
+
+
 def put(data: dict[str, Any], given: Given, gate: Gate) -> None:
     """Put what was given into a run's config, and guard every other name in it that means code."""
     data.clear()
@@ -87,6 +94,12 @@ def codes(config: TrainConfig) -> Given:
     """Return the code that a config names, as it can be given to a run."""
     names = {"env": config.env, "policy": config.policy.net, "algorithm": config.algorithm}
     return {role: name for role, name in names.items() if is_code(name)}
+
+
+def by_text(value: Any) -> str | None:
+    """Return the name that code is given by, as a config has it; None for what exists only in this session."""
+    name = from_anywhere(value) if isinstance(value, str) else importable(value)
+    return None if name is None else str(name)
 
 
 def announce(config: TrainConfig, folder: RunFolder) -> None:

@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -21,19 +22,19 @@ from typing import Any
 from fugu import __version__
 from fugu.config import read_toml
 from fugu.emulation.place import split_file
-from fugu.errors import ConfigError, FuguError
+from fugu.errors import ConfigError
 from fugu.run import code
 from fugu.run.commit import Commit
-from fugu.run.given import Given
+from fugu.run.given import Given, by_text
 from fugu.run.store import RunFolder
-from fugu.run.trust import ROLES, stamp, text_of
+from fugu.run.trust import ROLES, Gate, stamp, text_of
+from fugu.spaces import Layout
 from fugu.trainer.config import TrainConfig
 
 
 def note_origin(folder: RunFolder, config: TrainConfig, vec: Any = None) -> None:
     """Write down where a new run comes from, and copy and seal the code it names. ``vec``: its environments."""
-    with contextlib.suppress(OSError, ValueError, FuguError):
-        commit = Commit()  # git works while the rest is looked up
+    with contextlib.suppress(Exception), Commit() as commit:  # git works while the rest is looked up
         data = read_toml(folder.config)
         found: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -44,39 +45,50 @@ def note_origin(folder: RunFolder, config: TrainConfig, vec: Any = None) -> None
             "spaces": _spaces(vec),
             "code": _copied(folder, data, ROLES),
         }
+        stamp(folder, data)
         found["git"] = commit.found(folder.at / "origin.diff")
         _write(folder.origin, json.dumps(found, indent=1, default=str) + "\n")
-        stamp(folder, data)
 
 
-def renew_origin(folder: RunFolder, config: TrainConfig, given: Given) -> None:
-    """Copy what was given when the run was resumed, and seal the run: whoever trains on has asked for its code."""
-    with contextlib.suppress(OSError, ValueError, FuguError):
+def renew_origin(folder: RunFolder, gate: Gate, given: Given) -> None:
+    """Copy the files that were given when a run was resumed, and seal it if all code that it names now was asked for. ``gate``: that
+    of the run as it was."""
+    with contextlib.suppress(Exception):
         data = read_toml(folder.config)
-        named = [role for role in given if not _from_copy(folder, given[role])]
-        copied = _copied(folder, data, named)
+        named = [role for role, value in given.items() if by_text(value) == text_of(data, role)]
+        old = [role for role in named if gate.trusted and text_of(data, role) == text_of(gate.data, role)]
+        copied = _copied(folder, data, [role for role in named if role not in old])
         if copied:
-            found = {**_read(folder.origin)}
+            found = _read(folder.origin)
             found["code"] = {**found.get("code", {}), **copied}
             _write(folder.origin, json.dumps(found, indent=1) + "\n")
-        stamp(folder, data)
+        if gate.trusted or set(Gate(folder, data).executes) <= set(named):
+            stamp(folder, data)
 
 
 def refuse_other_spaces(folder: RunFolder, vec: Any) -> None:
-    """Raise a ConfigError if the environments of now have other spaces than those the run began with."""
+    """Raise a ConfigError if environments that were given have other spaces than those the run began with."""
     before, now = _read(folder.origin).get("spaces") or {}, _spaces(vec)
-    for name in ("observation_space", "action_space"):
-        if now.get(name) and before.get(name) and now[name] != before[name]:
+    for name, known in before.items():
+        if name in now and now[name] != known:
             raise ConfigError(
-                f"{folder.path}: the environment of now does not fit, its {name} is {now[name]} and the run's {before[name]}; "
-                "add --env with the environment it was trained in"
+                f"{folder.path}: the environment given does not fit: its {name} are {now[name]}, and the run's {known}"
             )
 
 
 def _spaces(vec: Any) -> dict[str, str]:
+    """Return the parts of observations and actions in words, which are the same for every version of every library."""
     if vec is None:
         return {}
-    return {name: repr(getattr(vec.spec, name)) for name in ("observation_space", "action_space")}
+    spaces = {"observations": vec.spec.observation_space, "actions": vec.spec.action_space}
+    return {name: ", ".join(map(_part, Layout(space).leaves)) for name, space in spaces.items()}
+
+
+def _part(leaf: Any) -> str:
+    space, name = leaf.space, leaf.name
+    size = getattr(space, "nvec", getattr(space, "n", None))
+    shape = list(leaf.shape) if size is None else size.tolist() if hasattr(size, "tolist") else int(size)
+    return f"{name + ': ' if name else ''}{type(space).__name__} {leaf.dtype} {shape}"
 
 
 def _copied(folder: RunFolder, data: Mapping[str, Any], roles: Any) -> dict[str, Any]:
@@ -92,13 +104,9 @@ def _copied(folder: RunFolder, data: Mapping[str, Any], roles: Any) -> dict[str,
             each = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
             found[role] = {"name": name, "sha256": each}
         except (OSError, code.TooMuch) as error:
+            shutil.rmtree(folder.code / role, ignore_errors=True)  # of what was named before
             found[role] = {"name": name, "not_copied": str(error)}
     return found
-
-
-def _from_copy(folder: RunFolder, value: Any) -> bool:
-    file = split_file(value)[0] if isinstance(value, str) else ""
-    return bool(file) and Path(file).resolve().is_relative_to(folder.code.resolve())
 
 
 def _versions() -> dict[str, str]:

@@ -11,6 +11,7 @@ import torch
 
 from fugu.config import fitting
 from fugu.rollout.batch import seen_of
+from fugu.run.origin import refuse_other_spaces
 from fugu.run.run import Run
 from fugu.run.scene import Scene, drawn
 from fugu.trainer import checkpoint
@@ -51,6 +52,8 @@ class Player:
         else:
             self.vec = make_vec(config)
         try:
+            if "env" in run.given:
+                refuse_other_spaces(run.folder, self.vec)
             self.algorithm = make_algorithm(config, self.vec, self.device)
             self.policy = self.algorithm.policy
             saved = checkpoint.load(path)

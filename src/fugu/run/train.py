@@ -16,7 +16,7 @@ from fugu.errors import ConfigError
 from fugu.gpu import failure
 from fugu.presets import preset
 from fugu.run import store
-from fugu.run.given import announce, by_name, codes, fitted, look, refuse_other_count
+from fugu.run.given import announce, by_name, codes, fitted, look, refuse_other_count, refuse_other_env
 from fugu.run.live import attend
 from fugu.run.origin import note_origin, refuse_other_spaces, renew_origin
 from fugu.run.run import Run
@@ -87,6 +87,7 @@ def _start_timeout(settings: Mapping[str, Any]) -> float:
 def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
     """Train on from the newest good checkpoint, exactly as the run would have gone on."""
     run.gate.check()
+    refuse_other_env(run.gate, run.config)
     refuse_unread(run.config, changes or {})
     config = run.with_config(changes or {})
     _refuse_other_run(run.config, config)
@@ -97,14 +98,15 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
         timer = Timer()
         trainer = make_trainer(config.from_checkpoint(), run.folder.checkpoints, timer)
         stack.callback(trainer.close)
-        refuse_other_spaces(run.folder, trainer.source.vec)
+        if "env" in run.given:
+            refuse_other_spaces(run.folder, trainer.source.vec)
         trainer.load(path)
         if trainer.finished:
             raise ConfigError(_done(run, trainer))
         if config != run.config or run.given:
             _write(run.folder.config, to_toml(config))
             run.config = config
-        renew_origin(run.folder, config, run.given)
+        renew_origin(run.folder, run.gate, run.given)
         if run.folder.diverged.exists():
             run.folder.diverged.replace(run.folder.diverged.with_stem("diverged-earlier"))
         return attend(run, trainer, timer)

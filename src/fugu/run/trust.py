@@ -83,8 +83,13 @@ class Gate:
     def check(self) -> None:
         """Raise ``Untrusted`` if the run would execute anything that nobody has asked for."""
         asked = [role for role in self.executes if role not in self.given]
-        if asked and not self.trust and not self.made_here:
+        if asked and not self.trusted:
             raise Untrusted(self._refusal(asked))
+
+    @cached_property
+    def trusted(self) -> bool:
+        """Return whether all code that the run names may be executed."""
+        return self.trust or self.made_here
 
     @cached_property
     def executes(self) -> dict[str, str]:
