@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,15 @@ def test_looking_at_a_run_executes_none_of_it(made, elsewhere, tmp_path, role):
     with pytest.raises(Untrusted, match=rf"{role}: {hostile}:Mine"):
         run.resume(steps=256)
     assert not (tmp_path / "executed").exists()
+
+
+def test_a_command_given_in_a_run_finds_no_modules_there(elsewhere, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for folder in (elsewhere, elsewhere / "code" / "env"):
+        monkeypatch.chdir(folder)
+        assert main(["runs", "--runs", str(tmp_path)]) == 0 and str(folder) not in sys.path
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs", "--runs", str(tmp_path)]) == 0 and str(tmp_path) in sys.path
 
 
 @pytest.mark.parametrize(

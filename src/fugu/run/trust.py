@@ -7,8 +7,10 @@ they mean, for whatever purpose, asks the ``Gate`` first. Reading a run's figure
 
 from __future__ import annotations
 
+import functools
 import json
 import keyword
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -16,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fugu.emulation.place import Name, from_here, is_code, split_file
+from fugu.emulation.place import Name, is_code, split_file
 from fugu.emulation.session import SESSION, is_session
 from fugu.errors import ConfigError
 from fugu.run import code, seal
@@ -126,9 +128,8 @@ class Gate:
     def message(self) -> bytes:
         """Return everything the seal covers."""
         place = str(self.folder.at.resolve())
-        return json.dumps(
-            ["fugu run 1", place, self.executes, self.settings, code.digest(self.copies)], sort_keys=True
-        ).encode()
+        covered = ["fugu run 1", place, self.executes, self.settings, code.digest(self.copies)]
+        return json.dumps(covered, sort_keys=True, default=repr).encode()
 
     def _located(self, role: str, name: str) -> str:
         """Return the name with the file to use: the user's own where it is still there, else the run's copy."""
@@ -142,13 +143,13 @@ class Gate:
             now = {}
         if now == copies:
             return name
-        copy, path = self.folder.path / "code" / role / Path(file).name, from_here(file)
+        copy, path = self.folder.path / "code" / role / Path(file).name, _from_here(file)
         if Path(file).is_file() and self.made_here:
             was = shlex.quote(str(copy) + rest)
             _say(f"{path} has changed since the run began and is used as it is now; as it was: {FLAGS[role]} {was}")
             return name
         why = "is not what the run began with" if Path(file).is_file() else "is not there"
-        _say(f"{path} {why}; using the run's own copy, {from_here(str(copy))}")
+        _say(f"{path} {why}; using the run's own copy, {copy}")
         return str(code.unpacked(copies) / Path(file).name) + rest
 
     def _refusal(self, asked: list[str]) -> str:
@@ -222,5 +223,11 @@ def _only_in_session(folder: RunFolder, role: str, name: str) -> str:
     )
 
 
+def _from_here(file: str) -> str:
+    return min(file, os.path.relpath(file), key=len)
+
+
+@functools.cache
 def _say(line: str) -> None:
+    """Say something once."""
     print(f"note: {line}", file=sys.stderr)
