@@ -88,8 +88,10 @@ def test_a_class_a_network_and_an_algorithm_are_named_and_work_again(tmp_path):
     assert run.config.algorithm == "session:Mine"
     assert run.evaluate(2).mean == 5
     assert run.resume(steps=256).metrics()[-1]["steps"] >= 256
+    again = fugu.Run(run.path)
+    assert again.metrics() == run.metrics()
     with pytest.raises(ConfigError, match=r"its algorithm Mine existed only in the session .* algorithm=Mine"):
-        fugu.Run(run.path).evaluate(1)
+        again.evaluate(1)
     assert fugu.Run(run.path, algorithm=Mine).evaluate(2).mean == 5
 
 

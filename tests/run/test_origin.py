@@ -83,8 +83,8 @@ def test_no_failure_here_ends_a_training(tmp_path, monkeypatch, part):
 
 
 def test_what_a_file_imports_from_beside_it_is_copied_and_nothing_else(tmp_path):
-    (tmp_path / "env.py").write_text("import numpy, level\nfrom parts import one\nimport missing\n")
-    (tmp_path / "level.py").write_text("import env\nif True:\n    import deeper\n")
+    (tmp_path / "env.py").write_text("import numpy as np, level; import os\nfrom parts.one import one\nimport missing\n")
+    (tmp_path / "level.py").write_text("import env\nif True:\n    import deeper  # unrelated\nfrom . import unrelated\n")
     (tmp_path / "deeper.py").write_text("not Python at all (")
     (tmp_path / "unrelated.py").write_text("")
     (tmp_path / "parts").mkdir()

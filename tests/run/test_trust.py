@@ -34,6 +34,38 @@ class Walk(gym.Env):
         self.t += 1
         return np.zeros({size}, np.float32), {reward}, self.t >= LENGTH, False, {{}}
 """
+ALGORITHM = """
+import dataclasses
+from fugu.algorithm.a2c import A2C
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(A2C.Config):
+    coef: float = 0.1
+    "Nothing"
+
+class Mine(A2C):
+    Config = Config
+
+    def finish(self, batch):
+        return {"loss/mine": batch["value"].mean() * self.settings.coef}
+"""
+NET = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, observation_space, action_space):
+        super().__init__()
+        self.hidden_size = 8
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def encode(self, obs):
+        return torch.tanh(self.first(obs))
+
+    def decode(self, hidden):
+        out = self.last(hidden)
+        return out[:, :2], out[:, 2]
+"""
 MARKING = "import pathlib\npathlib.Path({!r}).write_text('executed')\n"
 
 
@@ -248,6 +280,25 @@ def test_an_edited_file_counts_where_the_run_was_made_and_its_copy_elsewhere(tmp
     assert fugu.Run(run.path, env=copy).config.env == f"{folder / 'edited.py'}:Walk"
     assert fugu.Run(tmp_path / "there", trust_code=True).evaluate(1).mean == 5
     assert "is not what the run began with; using the run's own copy" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_algorithm_and_a_network_move_with_their_run(tmp_path, capsys):
+    for name, text in (("my_algo", ALGORITHM), ("my_net", NET)):
+        (tmp_path / f"{name}.py").write_text(text)
+    settings = {**TINY, "algorithm": f"{tmp_path}/my_algo.py:Mine", "policy": f"{tmp_path}/my_net.py:Net"}
+    run = fugu.train("cartpole", runs=tmp_path, **{**settings, "backend": "native"}, coef=0.5)
+    path = str(shutil.copytree(run.path, tmp_path / "moved"))
+    for name in ("my_algo", "my_net"):
+        (tmp_path / f"{name}.py").unlink()
+    command = ["train", "--resume", path, "--steps", "256", "--learning-rate", "0.002", "--board", "off"]
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert "policy: " in said and "algorithm: " in said and "env: " not in said
+    assert main([*command, "--trust-code"]) == 0
+    moved = fugu.Run(path)
+    assert moved.config.settings.coef == 0.5 and moved.config.optimizer.learning_rate == 0.002
+    assert moved.config.algorithm == f"{tmp_path}/my_algo.py:Mine" and moved.evaluate(1).episodes == 1
 
 
 def test_without_a_key_a_run_is_made_and_has_to_be_asked_for(tmp_path, monkeypatch):

@@ -49,6 +49,8 @@ def main(argv: list[str]) -> int:
     argv, env_kwargs = take_env_kwargs(argv)
     argv, trusted = _take_switch(argv, "--trust-code")
     help_asked = any(word in ("-h", "--help") for word in argv)
+    if trusted and resumed is None:
+        raise ConfigError("--trust-code is for the code that a run names: fugu train --resume RUN --trust-code")
     code = {} if resumed is None else _code(argv, named, trusted)
     algorithm = _algorithm(argv, resumed, root, code)
     kinds = [member(each) for each in (algorithm or "ppo", *KNOWN)]

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fugu.config import fitting, read_toml
+from fugu.emulation.place import is_code
 from fugu.run import store
 from fugu.run.given import Given, put
-from fugu.run.trust import Gate
+from fugu.run.trust import Gate, text_of
 from fugu.trainer.config import TrainConfig, read_config
 
 
@@ -39,7 +40,7 @@ class Run:
         self.trust_code = trust_code
         data = read_toml(self.folder.config)
         self.gate = Gate(self.folder, data, frozenset(self.given), trust_code)
-        if "algorithm" not in self.gate.executes:
+        if not is_code(text_of(data, "algorithm")):
             self.config  # noqa: B018 - what is wrong with it shows here
 
     @cached_property
