@@ -238,6 +238,32 @@ def test_what_settings_make_a_run_execute_counts(tmp_path, env, settings, execut
             gate.check()
 
 
+def test_an_environment_that_is_given_does_not_vouch_for_the_settings_of_the_run(elsewhere):
+    text = (elsewhere / "config.toml").read_text()
+    (elsewhere / "config.toml").write_text(text.replace("seed = 0", "env_kwargs = {min_level = 0}\nseed = 0", 1))
+    with pytest.raises(Untrusted, match="programs that its policy writes"):
+        fugu.Run(elsewhere, env="coding")
+
+
+def test_a_refusal_hides_nothing(made, elsewhere, tmp_path):
+    rename(elsewhere, str(tmp_path / "gone" / "walk.py") + ":Walk", "a.b:C\\u001b[2K\\n  policy: default")
+    with pytest.raises(Untrusted) as refused:
+        fugu.Run(elsewhere).evaluate(1)
+    assert r"env: a.b:C\x1b[2K\n" in str(refused.value) and len(str(refused.value).splitlines()) == 3
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.tmp", "eval-128.json"])
+def test_nothing_is_written_through_a_link(elsewhere, tmp_path, name):
+    (tmp_path / "precious").write_text("mine")
+    (elsewhere / name).unlink(missing_ok=True)
+    (elsewhere / name).symlink_to(tmp_path / "precious")
+    run = fugu.Run(elsewhere, trust_code=True)
+    for attempt in (lambda: run.resume(steps=256), lambda: run.evaluate(1)):
+        with pytest.raises(ConfigError, match=f"{name} is a link, and would be written to"):
+            attempt()
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
 def test_code_that_is_named_on_the_command_line_is_asked_for(elsewhere, tmp_path, capsys):
     moved = write_env(tmp_path / "moved", "walk_again.py", reward=2.0)
     command = ["eval", str(elsewhere), "--episodes", "2", "--env", f"{moved}:Walk"]

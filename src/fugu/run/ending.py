@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 from fugu.algorithm.find import is_own
 from fugu.errors import FuguError, places, raised
+from fugu.run.given import flags
 from fugu.run.run import Run
 from fugu.trainer import checkpoint
 from fugu.trainer.diverged import Diverged
@@ -22,7 +23,8 @@ class Interrupted(FuguError):
     def __init__(self, number: int, run: Run, steps: int) -> None:
         self.signal, self.run = number, run
         name = signal.Signals(number).name
-        super().__init__(f"{name}: saved at step {steps:,}; go on with: fugu train --resume {shlex.quote(str(run.path))}")
+        path = shlex.quote(str(run.path)) + flags(run.config)
+        super().__init__(f"{name}: saved at step {steps:,}; go on with: fugu train --resume {path}")
 
 
 @contextmanager
@@ -64,6 +66,6 @@ def explained(run: Run, trainer: Trainer) -> Iterator[None]:
         ours = isinstance(error, FuguError) or not own or not places(error)
         if ours or run.config.device != "cpu":  # what a GPU has to say is explained elsewhere
             raise
-        step, path = trainer.saved_step, shlex.quote(str(run.path))
+        step, path = trainer.saved_step, shlex.quote(str(run.path)) + flags(run.config)
         saved = f"\n  saved at step {step:,}; go on with: fugu train --resume {path}" if step else ""
         raise FuguError(f"{own[0]} raised {raised(error)}{saved}") from error

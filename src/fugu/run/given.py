@@ -79,6 +79,8 @@ def put(data: dict[str, Any], given: Given, gate: Gate) -> None:
         name = text_of(data, role)
         if role in given:
             found = _instead(role, name, given[role], gate.folder)
+            if role == "env":
+                gate.check_settings(found)
         elif name:
             found = gate.kept(role, name)
         else:
@@ -104,18 +106,25 @@ def by_text(value: Any) -> str | None:
 
 def announce(config: TrainConfig, folder: RunFolder) -> None:
     """Say of a run what exists only in this session, and how it goes on in another."""
-    roles = [role for role, name in codes(config).items() if is_session(name)]
-    if not roles:
-        return
-    names = {role: codes(config)[role] for role in roles}
-    what = " and ".join(name.removeprefix(SESSION) for name in names.values())
-    flags = " ".join(f"{FLAGS[role]} my_file.py:{typed(name)}" for role, name in names.items())
-    call = ", ".join(f"{role}={typed(name)}" for role, name in names.items())
-    print(
-        f"note: {what} exist{'s' * (len(roles) == 1)} only in this session. In another, go on with "
-        f"fugu.Run({str(folder.path)!r}).resume({call}) or fugu train --resume {shlex.quote(str(folder.path))} {flags}",
-        file=sys.stderr,
-    )
+    names = _of_session(config)
+    if names:
+        what = " and ".join(name.removeprefix(SESSION) for name in names.values())
+        call = ", ".join(f"{role}={typed(name)}" for role, name in names.items())
+        path = shlex.quote(str(folder.path))
+        print(
+            f"note: {what} exist{'s' * (len(names) == 1)} only in this session. In another, go on with "
+            f"fugu.Run({str(folder.path)!r}).resume({call}) or fugu train --resume {path}{flags(config)}",
+            file=sys.stderr,
+        )
+
+
+def flags(config: TrainConfig) -> str:
+    """Return what has to be typed after ``fugu train --resume RUN``: files for what exists only in this session."""
+    return "".join(f" {FLAGS[role]} my_file.py:{typed(name)}" for role, name in _of_session(config).items())
+
+
+def _of_session(config: TrainConfig) -> dict[str, str]:
+    return {role: name for role, name in codes(config).items() if is_session(name)}
 
 
 def _environment(env: Any) -> str:

@@ -38,6 +38,7 @@ class Player:
         render: bool = False,
         env_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
+        run.gate.check_links()
         vector = dataclasses.replace(run.config.vector, num_envs=num_envs, batch_size=None, num_workers=None, compile=None)
         settings = {**run.config.env_kwargs, **fitting("env_kwargs", env_kwargs or {}, Mapping[str, Any])}
         # the seed of this config is that of the actions drawn; the weights come from the checkpoint

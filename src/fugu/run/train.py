@@ -87,6 +87,7 @@ def _start_timeout(settings: Mapping[str, Any]) -> float:
 def resume(run: Run, changes: Mapping[str, Any] | None = None) -> Run:
     """Train on from the newest good checkpoint, exactly as the run would have gone on."""
     run.gate.check()
+    run.gate.check_links()
     refuse_other_env(run.gate, run.config)
     refuse_unread(run.config, changes or {})
     config = run.with_config(changes or {})

@@ -38,6 +38,10 @@ UNPROTECTED = ("backend", "min_level", "allow")
 """settings of the coding environment that decide how well the programs a policy writes are shut in"""
 
 
+SHOWN, MOST_TEXT = 20, 1000
+"""copies and characters of settings that are listed"""
+
+
 class Untrusted(ConfigError):
     """A run would execute code that nobody has asked for."""
 
@@ -59,8 +63,8 @@ class Kept(Name):
 
 
 class Gate:
-    """Decides for one run. ``data``: its ``config.toml``. ``given``: roles whose code the user has named. ``trust``: the user has asked
-    for all of it."""
+    """Decides what one run may execute. ``data``: its ``config.toml``. ``given``: roles whose code the user has named. ``trust``: the
+    user has asked for all of it."""
 
     def __init__(
         self, folder: RunFolder, data: Mapping[str, Any], given: frozenset[str] = frozenset(), trust: bool = False
@@ -87,6 +91,18 @@ class Gate:
         asked = [role for role in self.executes if role not in self.given]
         if asked and not self.trusted:
             raise Untrusted(self._refusal(asked))
+
+    def check_settings(self, env: str) -> None:
+        """Raise ``Untrusted`` if the run's settings make an environment that was given execute anything more."""
+        if (what := _from_settings(env, self.settings)) and not self.trusted:
+            self.executes["env"] = what
+            raise Untrusted(self._refusal(["env"]))
+
+    def check_links(self) -> None:
+        """Raise a ConfigError if writing to the run's files would write elsewhere."""
+        for entry in os.scandir(self.folder.at):
+            if entry.is_symlink() and not entry.is_dir():
+                raise ConfigError(f"{self.folder.path / entry.name} is a link, and would be written to; replace it with a file")
 
     @cached_property
     def trusted(self) -> bool:
@@ -153,17 +169,18 @@ class Gate:
         return str(code.unpacked(copies) / Path(file).name) + rest
 
     def _refusal(self, asked: list[str]) -> str:
-        lines = [
-            f"{self.folder.path} would execute code that did not come with fugu, and was not made here by you ({self._why}):"
-        ]
+        lines = [f"{self.folder.path} would execute what did not come with fugu, and was not made here by you ({self._why}):"]
         for role in asked:
             copies = [f"code/{role}/{path}" for path in sorted(code.of_role(self.copies, role))]
-            shown = "" if not copies else "  (copied: " + ", ".join(copies[:5]) + (", ..." if len(copies) > 5 else "") + ")"
+            more = f" and {len(copies) - SHOWN} more" if len(copies) > SHOWN else ""
+            shown = f"  (copied: {', '.join(copies[:SHOWN])}{more})" if copies else ""
             lines.append(f"  {role}: {self.executes[role]}{shown}")
         if "env" in asked and self.settings:
-            lines.append(f"  with the settings {dict(self.settings)!r:.200}")
+            text = repr(dict(self.settings))
+            more = f" ... ({len(text)} characters, in config.toml)" if len(text) > MOST_TEXT else ""
+            lines.append(f"  with the settings {text[:MOST_TEXT]}{more}")
         lines.append("if you have looked at it and trust it, add --trust-code (in Python: trust_code=True)")
-        return "\n".join(lines)
+        return "\n".join(line if line.isprintable() else ascii(line) for line in lines)  # no line may hide another
 
 
 def text_of(data: Mapping[str, Any], role: str) -> str:
