@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 
 import gymnasium as gym
 import pytest
@@ -39,6 +40,7 @@ def test_what_exists_only_here_is_named_so_that_one_recognises_it(monkeypatch):
         pass
 
     monkeypatch.setattr(Here, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "Here", Here, raising=False)
     for value, name in (
         (Local, "Local"),
         (Here, "Here"),
@@ -67,3 +69,5 @@ def test_a_name_keeps_its_object_wherever_it_goes():
     name = Name("session:Here", Here)
     for again in (from_anywhere(name), copy.deepcopy({"env": name})["env"], pickle.loads(pickle.dumps(name))):
         assert again == "session:Here" and meaning(again) is Here
+    held = functools.partial(Here, threading.Lock())  # which cannot be copied
+    assert meaning(copy.deepcopy(Name("session:Here", held))) is held
