@@ -34,8 +34,12 @@ from fugu.trainer.config import TrainConfig
 
 def note_origin(folder: RunFolder, config: TrainConfig, vec: Any = None) -> None:
     """Write down where a new run comes from, and copy and seal the code it names. ``vec``: its environments."""
+    copied: dict[str, Any] = {}
     with contextlib.suppress(Exception), Commit() as commit:  # git works while the rest is looked up
-        data = read_toml(folder.config)
+        with contextlib.suppress(Exception):
+            data = read_toml(folder.config)
+            copied = _copied(folder, data, ROLES)
+            stamp(folder, data)
         found: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "command": [*sys.orig_argv[:1], *sys.argv],
@@ -43,10 +47,9 @@ def note_origin(folder: RunFolder, config: TrainConfig, vec: Any = None) -> None
             "versions": _versions(),
             "machine": _machine(config.device),
             "spaces": _spaces(vec),
-            "code": _copied(folder, data, ROLES),
+            "code": copied,
+            "git": commit.found(folder.at / "origin.diff"),
         }
-        stamp(folder, data)
-        found["git"] = commit.found(folder.at / "origin.diff")
         _write(folder.origin, json.dumps(found, indent=1, default=str) + "\n")
 
 
