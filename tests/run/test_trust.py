@@ -308,7 +308,6 @@ def test_an_edited_file_counts_where_the_run_was_made_and_its_copy_elsewhere(tmp
     assert "is not what the run began with; using the run's own copy" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_an_algorithm_and_a_network_move_with_their_run(tmp_path, capsys):
     for name, text in (("my_algo", ALGORITHM), ("my_net", NET)):
         (tmp_path / f"{name}.py").write_text(text)
