@@ -143,7 +143,7 @@ def test_a_preset_that_switches_something_on_lets_it_be_asked_for_again(tmp_path
     [
         ("cartpole --resume", "--resume needs a value, for example --resume latest"),
         ("cartpole --resume latest", "leave cartpole out"),
-        ("--env cartpole --resume latest", "leave cartpole out"),
+        ("cartpole --trust-code", "--trust-code is for the code that a run names"),
         ("--resume latest --env.gravity 3", "--env.gravity: a run keeps the environment it began with"),
         ("cartpole --env pong", "fugu train cartpole --env pong: which of the two?"),
         ("", "fugu train cartpole"),

@@ -325,7 +325,7 @@ def test_weights_that_do_not_fit_a_changed_network_are_one_error(tmp_path):
     other.write_text(CHANGING.format(width=9, last=10**9))
     text = run.folder.config.read_text()
     run.folder.config.write_text(text.replace("changing_net.py", "other_net.py"))
-    changed = fugu.Run(run.path)
+    changed = fugu.Run(run.path, trust_code=True)
     for attempt in (changed.evaluate, lambda: changed.resume(steps=4000)):
         with pytest.raises(CheckpointError, match=r"does not fit .*: size mismatch for .*Put the policy's file"):
             attempt()

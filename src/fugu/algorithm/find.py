@@ -51,15 +51,8 @@ def algorithm_class(name: str) -> Any:
 
 def _own(name: str) -> Any:
     from fugu.algorithm.trial import check_class
-    from fugu.emulation.factory import attribute, load_file, load_module
+    from fugu.emulation.factory import load_named
 
-    head, _, tail = name.rpartition(":")
-    if head.endswith(".py"):
-        file = Path(head).resolve()
-        if not file.is_file():
-            raise ConfigError(f"{head!r}: no such file (looked at {file})")
-        found = attribute(load_file(str(file)), tail, head)
-    else:
-        found = attribute(load_module(head, name), tail, head)
+    found = load_named(name)
     check_class(found, name)
     return found

@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
     from fugu.run.player import Player
     from fugu.run.run import Run
 
-    run = Run(options.run, options.runs)
+    run = Run(options.run, options.runs, **options.code)
     num_envs = options.num_envs or min(options.episodes, 64)
     with Player(run, which, num_envs=num_envs, seed=options.seed, device=options.device, env_kwargs=env_kwargs) as player:
         result = player.evaluate(options.episodes, greedy=options.greedy)

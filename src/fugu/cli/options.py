@@ -55,10 +55,24 @@ class PolicyOptions:
     """Seed of the environment and of the actions drawn; the same seed gives the same episodes"""
     runs: str = "runs"
     """Folder in which runs are looked for"""
+    env: str = ""
+    """Environment in the place of the run's own: file.py:Class, for one that was moved or existed only in a session"""
+    policy: str = ""
+    """Network in the place of the run's own: file.py:Net"""
+    algorithm: str = ""
+    """Algorithm in the place of the run's own: file.py:MyAlgo"""
+    trust_code: bool = False
+    """Execute the code that a run names, though it was not made here by you; the message without this lists it"""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < SEEDS:
             raise ConfigError(f"--seed {self.seed} must not be negative, and below 2**63")
+
+    @property
+    def code(self) -> dict[str, Any]:
+        """Return what ``Run`` takes in the place of the run's own code."""
+        found = {"env": self.env, "policy": self.policy, "algorithm": self.algorithm}
+        return {**{role: name for role, name in found.items() if name}, "trust_code": self.trust_code}
 
     @property
     def which(self) -> str | int:

@@ -57,6 +57,8 @@ def main(argv: list[str]) -> int:
     with ExitStack() as stack:
         if _is_run(options.what, options.runs):
             show = _policy(options, env_kwargs, screen, stack)
+        elif any(options.code.values()):
+            raise ConfigError(f"{options.what} is no run, and --env, --policy, --algorithm and --trust-code are for runs")
         else:
             show = _drive(options, env_kwargs, screen, stack)
         if screen is None:
@@ -87,7 +89,7 @@ def _policy(options: Options, env_kwargs: Mapping[str, Any], screen: Screen | No
     from fugu.run.run import Run
     from fugu.run.scene import frame_rate
 
-    run = Run(options.what, options.runs)
+    run = Run(options.what, options.runs, **options.code)
     player = stack.enter_context(Player(run, which, seed=options.seed, render=screen is not None, env_kwargs=env_kwargs))
     scenes = player.play(greedy=options.greedy)
     if screen is None:

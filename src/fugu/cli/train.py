@@ -11,19 +11,20 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tyro
 from rich.text import Text
 
 from fugu.algorithm.settings import KNOWN
-from fugu.cli.about import About, take_about
+from fugu.cli.about import take_about
 from fugu.cli.group import show_group
 from fugu.cli.options import console, full_names, literal, read, take_env_kwargs, take_value, take_word
-from fugu.emulation.place import from_anywhere
+from fugu.emulation.place import from_anywhere, is_code
 from fugu.errors import ConfigError, FuguError
 from fugu.run.measure import MEASURES, costs, measure, values
 from fugu.run.store import members
+from fugu.run.trust import FLAGS, ROLES
 from fugu.trainer.config import TrainConfig, member, refuse_unread
 from fugu.vector.config import VectorConfig
 
@@ -40,6 +41,8 @@ RUN: latest, latest~1, a name or a path; training goes on from its newest checkp
 Every option can be given by its last name if that is unique: --learning-rate for --optimizer.learning-rate.
 --policy my_policy.py:Net trains a network of your own (fugu new policy my_policy.py writes one to start from).
 --algorithm my_algo.py:MyAlgo learns with an algorithm of your own (fugu new algorithm my_algo.py writes one to start from).
+--resume RUN --env my_env.py:MyEnv goes on with an environment that was moved, or that existed only in a session.
+--resume RUN --trust-code executes the code that a run names which was not made here by you.
 --runs FOLDER keeps runs elsewhere than in runs/.
 --name NAME is the name of the run, and so of its folder. --tag TAG is a word to find it by; give it again for more.
 --config FILE begins with the settings of a TOML file: a run's config.toml or a part of one. Options win over it.
@@ -54,10 +57,16 @@ def main(argv: list[str]) -> int:
     argv, about = take_about(argv)
     argv, named = take_value(argv, "--env", "cartpole")
     argv, env_kwargs = take_env_kwargs(argv)
+    argv, trusted = _take_switch(argv, "--trust-code")
     help_asked = any(word in ("-h", "--help") for word in argv)
-    algorithm = _algorithm(argv, resumed, root, about)
+    if trusted and resumed is None and about.config is None:
+        raise ConfigError("--trust-code is for the code that a run names: fugu train --resume RUN --trust-code")
+    code = {} if resumed is None else _code(argv, named, trusted)
+    algorithm = _algorithm(argv, resumed, root, code, about.config, trusted)
     kinds = [member(each) for each in (algorithm or "ppo", *KNOWN)]
     argv, name = take_word(argv, *kinds)
+    if resumed is not None and name is not None:
+        raise ConfigError(f"fugu train {name} --resume {resumed}: a run knows its environment; leave {name} out")
     name = named if name is None else name
     if named not in (None, name):
         raise ConfigError(f"fugu train {name} --env {named}: which of the two?")
@@ -71,15 +80,13 @@ def main(argv: list[str]) -> int:
         raise ConfigError(
             "fugu train ENV: which environment? It comes first: fugu train cartpole. fugu list shows what there is"
         )
-    if name is not None and resumed is not None:
-        raise ConfigError(f"fugu train {name} --resume {resumed}: a run knows its environment; leave {name} out")
     runs = Path(root or "runs")
     if resumed is not None:
         about.refuse_with_resume(resumed)
     if resumed is not None and env_kwargs:
         raise ConfigError(f"--env.{next(iter(env_kwargs))}: a run keeps the environment it began with; start a new one")
     if resumed is not None and not help_asked:
-        return _resume(resumed, argv, runs)
+        return _resume(resumed, argv, runs, code)
     from fugu.presets import preset
     from fugu.run.config_file import from_file
 
@@ -87,7 +94,9 @@ def main(argv: list[str]) -> int:
     _, seconds = take_value(_timeout_flag(argv), "--vector.start-timeout", "120")
     timeout = None if seconds is None else literal(seconds)
     if about.config is not None:
-        start = from_file(about.config, name, env_kwargs, device=device, algorithm=algorithm, start_timeout=timeout)
+        start = from_file(
+            about.config, name, env_kwargs, device=device, algorithm=algorithm, start_timeout=timeout, trust_code=trusted
+        )
     else:
         wait = VectorConfig.start_timeout if timeout is None else timeout
         start = preset(name or "cartpole", env_kwargs, device or "cpu", algorithm, start_timeout=wait)
@@ -102,7 +111,22 @@ def main(argv: list[str]) -> int:
         return _interrupted(end)
 
 
-def _algorithm(argv: list[str], resumed: str | None, root: str | None, about: About) -> str | None:
+def _take_switch(argv: list[str], flag: str) -> tuple[list[str], bool]:
+    """Take a flag without a value out of ``argv``: (the rest, whether it was there)."""
+    return [argument for argument in argv if argument != flag], flag in argv
+
+
+def _code(argv: list[str], env: str | None, trusted: bool) -> dict[str, Any]:
+    """Return what stands in the place of the code that a run names: its ``env``, and a network and an algorithm of the user's own."""
+    policy = take_value(argv, "--policy", "my_policy.py:Net")[1] or take_value(argv, "--policy.net", "my_policy.py:Net")[1]
+    found = {"env": env, "policy": policy, "algorithm": take_value(argv, "--algorithm", "ppo")[1]}
+    own = {role: name for role, name in found.items() if name is not None and (role == "env" or is_code(name))}
+    return {**own, "trust_code": trusted}
+
+
+def _algorithm(
+    argv: list[str], resumed: str | None, root: str | None, code: dict[str, Any], file: str | None, trusted: bool
+) -> str | None:
     """Return the algorithm of this command line, from anywhere, or of the run that it resumes or of its file; None if it names
     none."""
     algorithm = take_value(argv, "--algorithm", "ppo")[1]
@@ -110,12 +134,12 @@ def _algorithm(argv: list[str], resumed: str | None, root: str | None, about: Ab
         from fugu.run.run import Run
 
         with contextlib.suppress(FuguError):  # there is no such run: reported once everything else is known to be right
-            found = _found(resumed, Path(root or "runs"))
+            found = _found(resumed, Path(root or "runs"), code)
             return (found.config if isinstance(found, Run) else found.runs[0].config).algorithm
-    if algorithm is None and about.config is not None:
+    if algorithm is None and file is not None:
         from fugu.run.config_file import ConfigFile
 
-        return ConfigFile(Path(about.config)).data.get("algorithm")
+        return ConfigFile(Path(file), given=frozenset(ROLES) - {"algorithm"}, trust_code=trusted).data.get("algorithm")
     return None if algorithm is None else from_anywhere(algorithm)
 
 
@@ -124,25 +148,27 @@ def _timeout_flag(argv: list[str]) -> list[str]:
     return [re.sub(r"^--start[-_]timeout(=|$)", r"--vector.start-timeout\1", argument) for argument in argv]
 
 
-def _found(text: str, root: Path) -> Run | Group:
-    """Return the run or the group of runs that ``text`` means."""
+def _found(text: str, root: Path, code: dict[str, Any]) -> Run | Group:
+    """Return the run or the group of runs that ``text`` means, with ``code`` in the place of what it names."""
     from fugu.run.group import Group
     from fugu.run.run import Run
 
     try:
-        return Run(text, root)
+        return Run(text, root, **code)
     except ConfigError:
         if not members(text, root):
             raise
-    return Group(text, root)
+    return Group(text, root, **code)
 
 
-def _resume(text: str, argv: list[str], runs: Path) -> int:
+def _resume(text: str, argv: list[str], runs: Path, code: dict[str, Any]) -> int:
     from fugu.run.group import Group
     from fugu.run.run import Run
 
-    found = _found(text, runs)
+    found = _found(text, runs, code)
     run = found if isinstance(found, Run) else found.runs[0]
+    for flag in [FLAGS[role] for role in code if role in FLAGS] + ["--policy.net"] * ("policy" in code):
+        argv, _ = take_value(argv, flag)
     algorithm = take_value(argv, "--algorithm", "ppo")[1]
     if algorithm is not None and from_anywhere(algorithm) != run.config.algorithm:
         raise ConfigError("a run that goes on cannot change algorithm; start a new one for that")

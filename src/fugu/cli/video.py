@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     which = options.which  # or its error, before torch is imported
     from fugu.run.run import Run
 
-    path = Run(options.run, options.runs).video(
+    path = Run(options.run, options.runs, **options.code).video(
         options.out or None,
         which=which,
         seed=options.seed,

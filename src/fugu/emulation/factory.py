@@ -23,6 +23,7 @@ from fugu.emulation.build import build, is_built, load
 from fugu.emulation.env import Autoreset, Env
 from fugu.emulation.gymnasium import GymnasiumEnv, _takes
 from fugu.emulation.native import NativeEnv, is_name, names
+from fugu.emulation.place import meaning
 from fugu.errors import ConfigError, FuguError, LoadError, NotInstalled, did_you_mean
 
 
@@ -57,7 +58,7 @@ def factories(
     env: Any, num_envs: int, kwargs: Mapping[str, Any] | None = None, emulation: Emulation | None = None
 ) -> list[Factory]:
     """Return one factory per environment. ``env`` may be a list with one entry per environment."""
-    kwargs, emulation = kwargs or {}, emulation or Emulation()
+    env, kwargs, emulation = meaning(env), kwargs or {}, emulation or Emulation()
     if isinstance(env, list | tuple):
         if len(env) != num_envs:
             raise ConfigError(f"a list of {len(env)} environments needs num_envs={len(env)}, got num_envs={num_envs}")
@@ -106,6 +107,7 @@ def is_tensor_env(env: Any) -> bool:
 
 def tensor_env_class(env: Any) -> Callable[..., Any] | None:
     """Return the class of a ``TensorEnv``, given itself or as ``module:Class`` or ``file.py:Class``; None if it is none."""
+    env = meaning(env)
     if isinstance(env, str):
         if ":" not in env:
             return None
@@ -133,7 +135,7 @@ def _maker(env: Any) -> Callable[..., Any]:
     if hasattr(env, "step"):
         raise ConfigError(
             f"got an instance of {type(env).__name__}; every environment must be built where it runs",
-            fix=f"Pass a callable instead: lambda: {type(env).__name__}(...)",
+            fix=f"Pass the class, or a function that makes one: lambda: {type(env).__name__}(...)",
         )
     raise ConfigError(f"expected an environment id, class or callable, got {type(env).__name__} {env!r:.60}")
 
@@ -245,6 +247,12 @@ def load_file(path: str) -> Any:
 
 def load_module(name: str, where: str) -> Any:
     """Import the module ``name``, which ``where`` asks for."""
+    if name == "__main__":
+        raise ConfigError(
+            f"{where!r}: what a script defines has no name elsewhere; type my_script.py:{where.rpartition(':')[2]}"
+        )
+    if name.partition(".")[0] in sys.stdlib_module_names:
+        raise ConfigError(f"{where!r}: {name} is a part of Python, and nothing in it can be trained with")
     try:
         return importlib.import_module(name)
     except FuguError:
@@ -255,6 +263,20 @@ def load_module(name: str, where: str) -> Any:
         raise ConfigError(f"{where!r}: cannot import {name!r}: {error}") from error
     except (Exception, SystemExit) as error:
         raise LoadError(name, error) from error
+
+
+def load_named(name: str) -> Any:
+    """Return what ``file.py:Name`` or ``module:Name`` means."""
+    found = meaning(name)
+    if not isinstance(found, str):
+        return found
+    head, _, tail = found.rpartition(":")
+    if not head.endswith(".py"):
+        return attribute(load_module(head, found), tail, head)
+    file = Path(head).resolve()
+    if not file.is_file():
+        raise ConfigError(f"{head!r}: no such file (looked at {file})")
+    return attribute(load_file(str(file)), tail, head)
 
 
 def attribute(module: Any, name: str, where: str) -> Callable[..., Any]:

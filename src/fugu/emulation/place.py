@@ -1,4 +1,5 @@
-"""Names that stand for files, ``file.py:Class`` and ``my_env.h``: as they can be kept, and as they are typed here."""
+"""Names that stand for files, ``file.py:Class`` and ``my_env.h``: as they can be kept, and as they are typed here. Names that mean code
+of the user's own, and names that carry what they mean with them."""
 
 from __future__ import annotations
 
@@ -9,17 +10,56 @@ from typing import Any
 
 from fugu.emulation.build import is_built
 
+OURS = frozenset({"fugu.envs.atari:make", "fugu.envs.teams:with_state", "fugu.coding.env:Coding"})
+"""environments of fugu that are named like a user's own"""
+OUR_IDS = "fugu.envs:fugu/"
+"""beginning of the ids that fugu registers with Gymnasium"""
+BY_NAME = "GymV2"
+"""beginning of the ids with which Gymnasium imports whatever their settings name"""
+
+
+class Name(str):
+    """A name in a config that carries the object it means: of this session, or of a module that is loaded already."""
+
+    object: Any
+
+    def __new__(cls, text: str, object: Any = None) -> Name:
+        name = super().__new__(cls, text)
+        name.object = object
+        return name
+
+    def means(self) -> Any:
+        return self.object
+
+    def __deepcopy__(self, memo: Any) -> Name:
+        return self
+
+
+def meaning(name: Any) -> Any:
+    """Return what ``name`` means if it carries that with it, or else ``name`` itself, still to be found."""
+    return name.means() if isinstance(name, Name) else name
+
+
+def is_code(name: str) -> bool:
+    """Return whether ``name`` means code that is not fugu's: a file, a class in a module, an id that imports a module, or what a
+    session held."""
+    if is_built(name) or name.startswith(BY_NAME):
+        return True
+    return ":" in name and name not in OURS and not name.startswith(OUR_IDS)
+
 
 def from_anywhere(name: str, folder: str | Path = "") -> str:
     """Return ``name`` with its file's whole path, so that it means the same in every folder; one without a file as it is.
     ``folder``: where a file without a whole path is; the current one by default."""
-    file, rest = _file(name)
+    if isinstance(name, Name):
+        return name
+    file, rest = split_file(name)
     return str(Path(folder, file).resolve()) + rest if file else name
 
 
 def from_here(name: str) -> str:
     """Return ``name`` with its file's path from the current folder, where that is shorter."""
-    file, rest = _file(name)
+    file, rest = split_file(name)
     return min(file, os.path.relpath(file), key=len) + rest if file else name
 
 
@@ -29,7 +69,7 @@ def title(name: str, settings: Mapping[str, Any]) -> str:
     return game if isinstance(game, str) and name.startswith("fugu.envs.") else from_here(name)
 
 
-def _file(name: str) -> tuple[str, str]:
+def split_file(name: str) -> tuple[str, str]:
     """Split ``name`` into its file, if there is one, and what comes after it."""
     if is_built(name):
         return name, ""

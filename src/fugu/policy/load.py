@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from pathlib import Path
 from typing import Any
 
 import torch
 from gymnasium import spaces as gs
 from torch import Tensor, nn
 
-from fugu.emulation.factory import attribute, load_file, load_module
+from fugu.emulation.factory import load_named
 from fugu.errors import ConfigError, FuguError
 from fugu.policy.config import PolicyConfig
 
@@ -53,17 +52,11 @@ def _settings(kind: Any) -> list[str]:
 
 def find(name: str) -> Any:
     """Return the class that ``file.py:Net`` or ``module:Net`` names."""
-    head, _, tail = name.rpartition(":")
-    if not head:
+    if ":" not in name:
         raise ConfigError(
             f"policy.net={name} has no values, which this algorithm needs; type --algorithm grpo or --policy.net default"
         )
-    if head.endswith(".py"):
-        file = Path(head).resolve()
-        if not file.is_file():
-            raise ConfigError(f"{head!r}: no such file (looked at {file})")
-        return attribute(load_file(str(file)), tail, head)
-    return attribute(load_module(head, name), tail, head)
+    return load_named(name)
 
 
 @torch.enable_grad()

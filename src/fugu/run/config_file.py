@@ -18,6 +18,9 @@ from fugu.config import END, field_help, field_paths, field_type, find_field, fi
 from fugu.emulation.place import from_anywhere
 from fugu.errors import ConfigError, did_you_mean
 from fugu.presets import preset
+from fugu.run import store
+from fugu.run.given import fitted, look
+from fugu.run.trust import Gate
 from fugu.trainer.config import TrainConfig, member, own_settings, refuse_unread, with_algorithm
 from fugu.vector.config import VectorConfig
 
@@ -32,19 +35,21 @@ def from_file(
     device: str | None = None,
     algorithm: str | None = None,
     start_timeout: float | None = None,
+    trust_code: bool = False,
 ) -> TrainConfig:
     """Return the config that ``path`` describes. ``env`` and the others win over what the file says of them; with another ``env``, the
     file's ``env_kwargs`` are passed over, as they belong to its own.
 
     Sizes of a part of a config are not yet checked against each other: options may change them, and making the final config does."""
-    file = ConfigFile(Path(path))
+    given = frozenset(role for role, value in (("env", env), ("algorithm", algorithm)) if value is not None)
+    file = ConfigFile(Path(path), given=given, trust_code=trust_code)
     data, kwargs = file.data, dict(env_kwargs or {})
     algorithm = algorithm or data.get("algorithm")
-    other = env is not None and from_anywhere(env) != data.get("env")
+    other = env if env is not None and from_anywhere(env) != data.get("env") else None
     if file.whole:
         config = file.config()
-        if other:
-            start = preset(env, kwargs, device or config.device, config.algorithm)
+        if other is not None:
+            start = fitted(preset(look(other), kwargs, device or config.device, config.algorithm), other)
             config = override(config, {"env": start.env, "env_kwargs": start.env_kwargs})
         config = config if algorithm is None else with_algorithm(config, algorithm)
         return override(config, {"env_kwargs": {**config.env_kwargs, **kwargs}})
@@ -53,17 +58,18 @@ def from_file(
         raise ConfigError(
             f'{path} names no environment: give one, as in fugu train cartpole --config {path}, or add env = "cartpole"'
         )
-    if not other:
+    if other is None:
         kwargs = {**data.get("env_kwargs", {}), **kwargs}
     timeout = start_timeout or data.get("vector", {}).get("start_timeout") or VectorConfig.start_timeout
-    start = preset(env, kwargs, device or data.get("device") or "cpu", algorithm, start_timeout=timeout)
+    start = fitted(preset(look(env), kwargs, device or data.get("device") or "cpu", algorithm, start_timeout=timeout), env)
     return file.applied_to(override(start, {"env_kwargs": {**start.env_kwargs, **kwargs}}))
 
 
 class ConfigFile:
     """A file of settings, read and checked for itself; errors name its lines."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, given: frozenset[str] = frozenset(), trust_code: bool = False) -> None:
+        """``given`` and ``trust_code`` are as for a run's ``Gate``, which the config in a run's folder has to pass."""
         self.path = path
         self.text = _read(path)
         try:
@@ -84,6 +90,8 @@ class ConfigFile:
         for name in ("env", "algorithm", "device"):
             if name in self.data:
                 self.data[name] = self._fitting((name,), self.data[name], str)
+        if self.whole and store.is_run(path.parent):
+            Gate(store.RunFolder(path.parent), tomllib.loads(self.text), given, trust_code).check()
         _from_its_folder(self.data, path.parent)
         for name, hint in (("env_kwargs", Mapping[str, Any]), ("vector", Mapping[str, Any])):
             self._fitting((name,), self.data.get(name, {}), hint)

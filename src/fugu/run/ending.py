@@ -14,6 +14,7 @@ from typing import Any
 
 from fugu.algorithm.find import is_own
 from fugu.errors import EnvError, FuguError, places, raised, whole
+from fugu.run.given import flags
 from fugu.run.run import Run
 from fugu.trainer import checkpoint
 from fugu.trainer.diverged import Diverged
@@ -62,7 +63,7 @@ def interrupted(number: int, run: Run, steps: int) -> Interrupted:
 
 def to_go_on(run: Run) -> str:
     """Return what to type to go on with a run."""
-    return f"go on with: fugu train --resume {shlex.quote(str(run.path))}"
+    return f"go on with: fugu train --resume {shlex.quote(str(run.path))}{flags(run.config)}"
 
 
 @contextmanager

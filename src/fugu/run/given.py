@@ -1,178 +1,164 @@
-"""What a policy is given, as rows: one observation, a batch, or those of a team by the names of its agents; and actions back.
-
-A team's rows are those of all its agents, in their order, as in training: agents that are not named have rows of zeros that do not
-act. An observation with a part ``action_mask`` for the choices says itself what is allowed.
-"""
+"""Environments, networks and algorithms that are given as objects: to ``fugu.train``, which names them in its config, and to a run, in
+the place of what its config names."""
 
 from __future__ import annotations
 
-import dataclasses
+import copy
+import shlex
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-from gymnasium import spaces as gs
-from torch import Tensor
+from fugu.emulation.factory import factories
+from fugu.emulation.place import Name, from_anywhere, is_code, meaning, split_file
+from fugu.emulation.session import SESSION, importable, is_session, named
+from fugu.errors import ConfigError
+from fugu.run.store import RunFolder
+from fugu.run.trust import FLAGS, ROLES, Gate, text_of, typed
+from fugu.trainer.config import TrainConfig
+from fugu.vector.config import nearest_divisor
 
-from fugu.emulation.env import EnvSpec, discrete_choices, offers_mask
-from fugu.emulation.kinds import widened
-from fugu.errors import SpaceError, did_you_mean
-from fugu.spaces.values import Values
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    rows: np.ndarray
-    """[n, *row_shape]"""
-    single: bool
-    """True if it was one observation"""
-    here: np.ndarray
-    """[n] bool; False where an agent of a team was not named"""
-    action_mask: np.ndarray | None = None
-    """[n, choices] bool; None: nothing is forbidden"""
-    names: tuple[tuple[int, Any], ...] | None = None
-    """row and name of the agents that were named; None: rows have no names"""
-
-    def with_rows(self, rows: np.ndarray) -> Given:
-        return dataclasses.replace(self, rows=rows)
-
-    def starts(self, episode_start: Any, without_state: bool) -> np.ndarray:
-        """Return which rows are the first of an episode."""
-        if episode_start is None:
-            return self.here & without_state
-        if isinstance(episode_start, Mapping):
-            flags = np.zeros(len(self.rows), bool)
-            for i, name in self.names or ():
-                flags[i] = bool(episode_start.get(name, False))
-            return flags
-        flags = np.asarray(episode_start, bool)
-        if flags.shape not in ((), (1,), (len(self.rows),)):
-            raise SpaceError(f"expected {len(self.rows)} flags, got {list(flags.shape)}", where="episode_start")
-        return np.broadcast_to(flags, len(self.rows)) & self.here
-
-    def numbers(self, column: np.ndarray) -> Any:
-        """Return a number per row in the form of what was given."""
-        if self.names is not None:
-            return {name: float(column[i]) for i, name in self.names}
-        return float(column[0]) if self.single else column
+Given = dict[str, Any]
+"""role -> what takes the place of the run's own: a name, a class or a function"""
 
 
-class Reader:
-    """Reads what the policy of an environment like ``env`` is given."""
+def by_name(env: Any, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return what ``train`` was called with, with names in the place of objects; each carries its object with it."""
+    settings = dict(settings)
+    policy = settings.get("policy")
+    if policy is not None and not isinstance(policy, Mapping) and not _is_section(policy):
+        settings["policy.net"] = settings.pop("policy")
+    elif isinstance(policy, Mapping) and "net" in policy:
+        settings["policy"] = {**policy, "net": _class(policy["net"], "policy")}
+    for setting, role in (("policy.net", "policy"), ("algorithm", "algorithm")):
+        if setting in settings:
+            settings[setting] = _class(settings[setting], role)
+    return _environment(env), settings
 
-    def __init__(self, env: EnvSpec) -> None:
-        self.env = env
-        self.observations, self.actions = Values(env.observation_space), Values(env.action_space)
-        self.choices = discrete_choices(env.action_space)
-        self.masked = offers_mask(env.observation_space, env.action_space)
-        """True if observations say which choices are allowed"""
-        self._mask_leaf = next(
-            (i for i, leaf in enumerate(self.observations.layout.leaves) if self.masked and leaf.path[:1] == ("action_mask",)),
-            0,
+
+def look(env: str) -> Any:
+    """Return what a preset is chosen by: one environment of a list."""
+    found = meaning(env)
+    return found[0] if isinstance(found, list | tuple) else found
+
+
+def fitted(config: TrainConfig, env: str) -> TrainConfig:
+    """Return a preset for ``env``, which it may not know by that name, and with an environment for each entry of a list."""
+    found = meaning(env)
+    if not isinstance(found, list | tuple):
+        return replace(config, env=env) if isinstance(env, Name) else config
+    count = len(found)
+    minibatch = config.minibatch
+    if minibatch is not None:
+        segments = nearest_divisor(count, minibatch / config.horizon * count / config.vector.num_envs)
+        minibatch = segments * config.horizon
+    return replace(config, env=env, minibatch=minibatch, vector=replace(config.vector, num_envs=count))
+
+
+def refuse_other_count(config: TrainConfig) -> None:
+    """Raise a ConfigError if a list of environments has other than the number there are to be."""
+    found, count = meaning(config.env), config.vector.num_envs
+    if isinstance(found, list | tuple) and len(found) != count:
+        raise ConfigError(f"a list of {len(found)} environments needs num_envs={len(found)}, got num_envs={count}")
+
+
+def refuse_other_env(gate: Gate, config: TrainConfig) -> None:
+    """Raise a ConfigError if a run is to go on in another environment: only code can have been moved."""
+    before = text_of(gate.data, "env")
+    if config.env != before and not is_code(before) and not is_code(config.env):
+        raise ConfigError(f"a run that goes on cannot change env from {before} to {config.env}; start a new one for that")
+
+
+def put(data: dict[str, Any], given: Given, gate: Gate) -> None:
+    """Put what was given into a run's config, and guard every other name in it that means code."""
+    data.clear()
+    data.update(copy.deepcopy(dict(gate.data)))
+    for role, where in ROLES.items():
+        name = text_of(data, role)
+        if role in given:
+            found = _instead(role, name, given[role], gate.folder)
+            if role == "env":
+                gate.check_settings(found)
+        elif name:
+            found = gate.kept(role, name)
+        else:
+            continue
+        table = data
+        for part in where[:-1]:
+            table = table.setdefault(part, {})
+        if isinstance(table.get(where[-1], ""), str):
+            table[where[-1]] = found
+
+
+def codes(config: TrainConfig) -> Given:
+    """Return the code that a config names, as it can be given to a run."""
+    names = {"env": config.env, "policy": config.policy.net, "algorithm": config.algorithm}
+    return {role: name for role, name in names.items() if is_code(name)}
+
+
+def by_text(value: Any) -> str | None:
+    """Return the name that code is given by, as a config has it; None for what exists only in this session."""
+    name = from_anywhere(value) if isinstance(value, str) else importable(value)
+    return None if name is None else str(name)
+
+
+def announce(config: TrainConfig, folder: RunFolder) -> None:
+    """Say of a run what exists only in this session, and how it goes on in another."""
+    names = _of_session(config)
+    if names:
+        what = " and ".join(name.removeprefix(SESSION) for name in names.values())
+        call = ", ".join(f"{role}={typed(name)}" for role, name in names.items())
+        path = shlex.quote(str(folder.path))
+        print(
+            f"note: {what} exist{'s' * (len(names) == 1)} only in this session. In another, go on with "
+            f"fugu.Run({str(folder.path)!r}).resume({call}) or fugu train --resume {path}{flags(config)}",
+            file=sys.stderr,
         )
-        self._index = {name: i for i, name in enumerate(env.agents)}
-        self._own = [discrete_choices(action) for _, action in env.agent_spaces]
-        """choices of each agent of a team whose agents differ"""
-
-    def read(self, obs: Any, action_mask: Any = None) -> Given:
-        """Return ``obs`` as rows; SpaceError if it does not fit the space."""
-        if self._by_name(obs):
-            return self._team(obs, action_mask)
-        try:
-            rows, single = self.observations.rows(obs)
-        except SpaceError as error:
-            raise self._refused(error) from None
-        mask = None
-        if action_mask is not None:
-            mask = self._mask(action_mask, (len(rows),) if not single else (), "action_mask").reshape(len(rows), -1)
-        elif self.masked:
-            mask = self._offered(rows)
-        return Given(rows, single, np.ones(len(rows), bool), self._forbidding(mask))
-
-    def shown(self, env_action: Tensor, given: Given) -> Any:
-        """Return actions in the environment's own form, and in that of what was given."""
-        rows = env_action.cpu().numpy()
-        if given.names is None:
-            return self.actions.value(rows, single=given.single)
-        return {name: self.actions.value(rows[i : i + 1], single=True) for i, name in given.names}
-
-    def nothing(self, given: Given) -> Any:
-        """Return the actions on no observation, in the form of what was given."""
-        return {} if given.names is not None else self.actions.value(self.actions.layout.zeros(0), single=False)
-
-    def _by_name(self, obs: Any) -> bool:
-        if not self._index or not isinstance(obs, Mapping):
-            return False
-        space = self.env.observation_space
-        return not (isinstance(space, gs.Dict) and set(obs) <= set(space.spaces) and obs)
-
-    def _team(self, obs: Mapping[Any, Any], action_mask: Any) -> Given:
-        count, layout = self.env.num_agents, self.observations.layout
-        rows, here = layout.zeros(count if obs else 0), np.zeros(count if obs else 0, bool)
-        mask = np.ones((len(rows), self.choices), bool) if self.choices else None
-        for name, value in obs.items():
-            i = self._index.get(name)
-            if i is None:
-                raise SpaceError(
-                    f"there is no agent {name!r}.{did_you_mean(str(name), map(str, self._index))}", where="observation"
-                )
-            try:
-                if self.env.agent_spaces:
-                    value = widened(value, self.env.agent_spaces[i][0], self.env.observation_space)
-                self.observations.packer.pack(value, rows[i, ...])
-            except SpaceError as error:
-                raise self._refused(error).of(agent=name) from None
-            here[i] = True
-        if mask is not None and len(rows):
-            self._team_masks(mask, rows, here, action_mask)
-        names = tuple((self._index[name], name) for name in obs)
-        return Given(rows, False, here, self._forbidding(mask), names)
-
-    def _team_masks(self, mask: np.ndarray, rows: np.ndarray, here: np.ndarray, action_mask: Any) -> None:
-        """Write what the agents that are here may choose: what they have, their observations allow and ``action_mask`` says."""
-        if not isinstance(action_mask, Mapping | None):
-            raise SpaceError(
-                f"expected a dict by the names of the agents, as the observations are, got {type(action_mask).__name__}",
-                where="action_mask",
-            )
-        if self.masked:
-            mask[here] = self._offered(rows)[here]
-        for i, name in enumerate(self.env.agents):
-            own = self._own[i] if self._own else self.choices
-            given = (action_mask or {}).get(name)
-            if here[i] and given is not None:
-                given = np.ravel(given)[:own] if np.size(given) == self.choices else given
-                mask[i, :own] = self._mask(given, (), f"action_mask of {name!r}", own)
-            mask[i, own:] &= not here[i]
-
-    def _offered(self, rows: np.ndarray) -> np.ndarray:
-        return self.observations.layout.leaf_views(rows)[self._mask_leaf].reshape(len(rows), -1) != 0
-
-    def _mask(self, given: Any, batch: tuple[int, ...], where: str, choices: int | None = None) -> np.ndarray:
-        expected, mask = choices or self.choices, np.asarray(given)
-        if not self.choices or mask.size != expected * int(np.prod(batch)) or mask.dtype.kind not in "biu":
-            raise SpaceError(
-                f"expected {[*batch, expected]} flags, one per choice of {self.env.action_space}, got {mask.dtype}{list(mask.shape)}",
-                where=where,
-            )
-        return mask.astype(bool)
-
-    @staticmethod
-    def _forbidding(mask: np.ndarray | None) -> np.ndarray | None:
-        """Return ``mask`` if it forbids something. A row without any choice left has all: otherwise there is no distribution."""
-        if mask is None or mask.all():
-            return None
-        return mask | ~mask.any(1, keepdims=True)
-
-    def _refused(self, error: SpaceError) -> SpaceError:
-        """Return the error in the words of someone who acts, not of one who writes an environment."""
-        whole = error.where in ("", "value") or error.where.startswith("value of number")
-        where = f"observation{error.where.removeprefix('value')}" if whole else error.where
-        kind = f"This policy is for {self.env.name}: give it observations of {_brief(self.env.observation_space)}"
-        return SpaceError(error.problem, where=where, fix=f"{kind}, one, or a batch with one more axis in front")
 
 
-def _brief(space: Any) -> str:
-    text = str(space)
-    return text if len(text) <= 200 else text[:197] + "..."
+def flags(config: TrainConfig) -> str:
+    """Return what has to be typed after ``fugu train --resume RUN``: files for what exists only in this session."""
+    return "".join(f" {FLAGS[role]} my_file.py:{typed(name)}" for role, name in _of_session(config).items())
+
+
+def _of_session(config: TrainConfig) -> dict[str, str]:
+    return {role: name for role, name in codes(config).items() if is_session(name)}
+
+
+def _environment(env: Any) -> str:
+    if not isinstance(env, str):
+        factories(env, len(env) if isinstance(env, list | tuple) else 1)  # refuses instances, and what is no environment
+        if isinstance(env, list | tuple) and not env:
+            raise ConfigError("a list of environments must have at least one")
+    return named(env)
+
+
+def _class(value: Any, role: str) -> Any:
+    """Return a class, or a function that makes a network, as a name; None and other values as they are."""
+    if value is None or isinstance(value, str | list | tuple | Mapping | int | float):
+        return value  # a wrong one is refused with the other settings
+    if not callable(value) or (hasattr(value, "state_dict") and not isinstance(value, type)):
+        kind = type(value).__name__
+        raise ConfigError(f"{role}={kind}(...): got an instance, and a run makes its own; pass the class: {role}={kind}")
+    return named(value)
+
+
+def _is_section(value: Any) -> bool:
+    from fugu.policy.config import PolicyConfig
+
+    return isinstance(value, PolicyConfig)
+
+
+def _instead(role: str, name: str, value: Any, folder: RunFolder) -> str:
+    """Return what stands in the config for a value that was given in the place of ``name``."""
+    new = from_anywhere(value) if isinstance(value, str) else _environment(value) if role == "env" else _class(value, role)
+    if role != "env" and not is_code(name) and new != name:
+        raise ConfigError(f"a run that goes on cannot change {role}; start a new one for that")
+    if isinstance(new, Name):
+        return Name(name, new.object) if is_session(new) and is_code(name) else new
+    file = split_file(new)[0]
+    if file and Path(file).is_relative_to(folder.code.resolve()):
+        return Name(name, new)  # its own copy, which moves with it
+    return str(new)

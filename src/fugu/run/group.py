@@ -14,9 +14,11 @@ from fugu.run.spread import interval, mean
 
 
 class Group:
-    """The runs of a group, in the order of their seeds. ``text`` is its name in ``root``, or its path."""
+    """The runs of a group, in the order of their seeds. ``text`` is its name in ``root``, or its path; ``code`` is as for a run."""
 
-    def __init__(self, text: str | Path, root: str | Path = "runs") -> None:
+    def __init__(self, text: str | Path, root: str | Path = "runs", **code: Any) -> None:
+        self.code = code
+        """what takes the place of the code that its runs name"""
         self.folders = store.members(text, root)
         if not self.folders:
             groups = {label.group for label in (run.label for run in store.runs(root)) if label.group is not None}
@@ -36,7 +38,7 @@ class Group:
     @property
     def runs(self) -> list[Run]:
         """The runs there are, in the order of the group's seeds."""
-        runs = [Run(folder) for folder in self.folders]
+        runs = [Run(folder, **self.code) for folder in self.folders]
         place = {seed: number for number, seed in enumerate(self.seeds)}
         return sorted(runs, key=lambda run: place.get(run.config.seed, len(place)))
 

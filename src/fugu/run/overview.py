@@ -16,7 +16,7 @@ from fugu.emulation.place import title
 from fugu.errors import FuguError
 from fugu.run import store
 from fugu.run.measure import MEASURES, measure, values
-from fugu.trainer.config import TrainConfig, read_config
+from fugu.trainer.config import TrainConfig, read_config, without_algorithm
 
 LEFT = (
     "ended without a word: its process was killed or left by os._exit; --isolate True gives an environment a process of its own"
@@ -70,7 +70,7 @@ def overview(folder: store.RunFolder) -> Overview:
     problem = None
     running, label = folder.locked, folder.label
     try:
-        config = read_config(folder.config)
+        config = read_config(folder.config, without_algorithm)
         metrics, timing = folder.read_metrics(), folder.read_timing()
     except (FuguError, OSError) as error:
         problem = str(error)

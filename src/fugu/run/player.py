@@ -11,6 +11,7 @@ import torch
 
 from fugu.config import fitting
 from fugu.rollout.batch import seen_of
+from fugu.run.origin import refuse_other_spaces
 from fugu.run.restore import restored
 from fugu.run.run import Run
 from fugu.run.scene import Scene, drawn
@@ -37,6 +38,7 @@ class Player:
         render: bool = False,
         env_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
+        run.gate.check_links()
         vector = dataclasses.replace(run.config.vector, num_envs=num_envs, batch_size=None, num_workers=None, compile=None)
         settings = {**run.config.env_kwargs, **fitting("env_kwargs", env_kwargs or {}, Mapping[str, Any])}
         # the seed of this config is that of the actions drawn; the weights come from the checkpoint
@@ -49,6 +51,8 @@ class Player:
         else:
             self.vec = make_vec(config)
         try:
+            if "env" in run.given:
+                refuse_other_spaces(run.folder, self.vec)
             saved = checkpoint.load(path)
             self.algorithm = restored(config, self.vec, self.device, saved)
             self.policy, self.step = self.algorithm.policy, saved.step

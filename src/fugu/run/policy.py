@@ -24,7 +24,7 @@ from fugu.policy.shown import ActionDistribution
 from fugu.rollout.acting import Act, Carry, Seen, forms_of
 from fugu.rollout.envs import untouched
 from fugu.run import restore
-from fugu.run.given import Given, Reader
+from fugu.run.observed import Given, Reader
 from fugu.run.quick import quick_of
 from fugu.run.run import Run
 from fugu.trainer import checkpoint
@@ -34,12 +34,20 @@ State = tuple[np.ndarray, ...]
 """the memory of a recurrent policy: arrays with one row per observation, or per agent of a team"""
 
 
-def load(run: str | Path = "latest", which: str | int = "latest", *, runs: str | Path = "runs", device: str = "cpu") -> Policy:
+def load(
+    run: str | Path = "latest",
+    which: str | int = "latest",
+    *,
+    runs: str | Path = "runs",
+    device: str = "cpu",
+    trust_code: bool = False,
+) -> Policy:
     """Load the policy of ``run``: a name in the folder ``runs``, a path, ``latest``, ``latest~1``, or the folder of a checkpoint.
 
-    ``which`` is the checkpoint: ``latest``, ``best`` or its step.
+    ``which`` is the checkpoint: ``latest``, ``best`` or its step. ``trust_code``: the code that a run names which was not made here may
+    be executed.
     """
-    found, path = restore.find(run, which, runs)
+    found, path = restore.find(run, which, runs, trust_code=trust_code)
     return Policy(found, path, device=device)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from fugu.algorithm.contract import Algorithm
 from fugu.policy.actor_critic import ActorCritic
 from fugu.rollout.acting import Carry
-from fugu.run.given import Reader
+from fugu.run.observed import Reader
 
 
 class Quick:

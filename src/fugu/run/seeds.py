@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from fugu.errors import ConfigError, FuguError, NotInstalled
 from fugu.run import store
 from fugu.run.ending import Interrupted
+from fugu.run.given import codes
 from fugu.run.group import Group
 from fugu.run.label import Label, checked_seeds
 from fugu.run.overview import finished
@@ -53,13 +54,13 @@ def train_seeds(config: TrainConfig, seeds: Any, name: str | None, label: Label,
     seeds = checked_seeds(seeds, config.seed)
     if name is not None:
         _refuse_taken(root, name, seeds)
-        return _trained(root, name, _new(config, seeds, name, label, one))
+        return _trained(root, name, _new(config, seeds, name, label, one), codes(config))
     base, number = store.dated(env_name(config)), 1
     while True:
         name = base if number == 1 else f"{base}-{number}"
         try:
             _refuse_taken(root, name, seeds)
-            return _trained(root, name, _new(config, seeds, name, label, one))
+            return _trained(root, name, _new(config, seeds, name, label, one), codes(config))
         except store.NameTaken:  # by another group that started in the same second
             number += 1
 
@@ -80,7 +81,7 @@ def resume_group(group: Group, changes: Mapping[str, Any], callbacks: Sequence[A
             todo |= _new(config, (seed,), group.name, model.folder.label, one, group.seeds)
         elif not finished(runs[seed].folder, runs[seed].with_config(changes)):
             todo[seed] = partial(resume, runs[seed], changes, callbacks)
-    return _trained(group.root, group.name, todo)
+    return _trained(group.root, group.name, todo, group.code)
 
 
 def _new(
@@ -91,7 +92,7 @@ def _new(
     return {seed: partial(one, replace(config, seed=seed), name=f"{name}-s{seed}", label=label) for seed in seeds}
 
 
-def _trained(root: Path, name: str, todo: Mapping[int, Callable[[], Run]]) -> Group:
+def _trained(root: Path, name: str, todo: Mapping[int, Callable[[], Run]], code: Mapping[str, Any]) -> Group:
     path = root / name
     failed: dict[int, Exception] = {}
     for number, (seed, go) in enumerate(todo.items()):
@@ -111,7 +112,7 @@ def _trained(root: Path, name: str, todo: Mapping[int, Callable[[], Run]]) -> Gr
             failed[seed] = error
             warnings.warn(f"seed {seed} of {path}: {_headline(error)}", RuntimeWarning, stacklevel=3)
     there = store.members(name, root)
-    group = Group(name, root) if there else None
+    group = Group(name, root, **code) if there else None
     if failed or group is None:
         raise SeedsFailed(path, failed, len(group.seeds) if group is not None else len(todo), group)
     return group

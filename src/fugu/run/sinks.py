@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from fugu.emulation.factory import attribute, load_file, load_module
-from fugu.errors import ConfigError, FuguError, MissingExtra, raised
+from fugu.emulation.factory import load_named
+from fugu.errors import ConfigError, FuguError, LoadError, MissingExtra, raised
 from fugu.run.metrics import describe
 from fugu.run.store import RunFolder, bad_line, parse_line
 from fugu.trainer.config_parts import LogConfig
@@ -239,10 +239,12 @@ class OwnSink:
     @staticmethod
     def _kind(name: str) -> Any:
         """Return the class, found and checked."""
-        head, _, tail = name.rpartition(":")
-        if head.endswith(".py") and not Path(head).is_file():
-            raise ConfigError(f"log.sink={name}: there is no file {Path(head).resolve()}")
-        kind = attribute(load_file(head) if head.endswith(".py") else load_module(head, name), tail, head)
+        try:
+            kind = load_named(name)
+        except LoadError:
+            raise
+        except ConfigError as error:
+            raise ConfigError(f"log.sink: {error}") from None
         if not isinstance(kind, type):
             raise ConfigError(f"log.sink={name} must be a class, got {kind!r:.60}")
         calls = {"__init__": ("folder", "config"), "write": ("step", "metrics"), "close": ()}

@@ -97,6 +97,21 @@ class RunFolder:
         return marker.exists() and not self.locked and marker.exists()
 
     @property
+    def origin(self) -> Path:
+        """File that says where the run came from: command, versions, machine, commit."""
+        return self.at / "origin.json"
+
+    @property
+    def code(self) -> Path:
+        """Folder with copies of the user's own files."""
+        return self.at / "code"
+
+    @property
+    def seal(self) -> Path:
+        """File by which this user knows that nobody else made the run, or changed its code."""
+        return self.at / "seal"
+
+    @property
     def videos(self) -> Path:
         return self.at / "videos"
 
@@ -217,7 +232,7 @@ def dated(env: str) -> str:
 
 def taken(path: Path) -> NameTaken:
     """Return the error about a folder that cannot be a new run."""
-    if not _is_run(path):
+    if not is_run(path):
         return NameTaken(f"there is {path} already, and it is no run; give another --name, or move it away")
     again = f"fugu train --resume {shlex.quote(str(path))}"
     return NameTaken(f"there is a run {path} already; go on with it: {again}, or give another --name, such as {path.name}-2")
@@ -226,7 +241,7 @@ def taken(path: Path) -> NameTaken:
 def runs(root: Path | str = ROOT) -> list[RunFolder]:
     """Return the runs in ``root``, oldest first."""
     root = Path(root)
-    found = [path for path in root.iterdir() if _is_run(path)] if root.is_dir() else []
+    found = [path for path in root.iterdir() if is_run(path)] if root.is_dir() else []
     return [RunFolder(path) for path in sorted(found, key=_started)]
 
 
@@ -242,7 +257,7 @@ def find(text: str | Path, root: Path | str = ROOT) -> RunFolder:
         raise ConfigError(f"{text}: there are only {len(there)} runs in {root}" if there else f"{text}: {_none_yet(root)}")
     folders = [path for path in (Path(text), Path(root) / text) if text and path.is_dir()]
     for path in folders:
-        if _is_run(path):
+        if is_run(path):
             return RunFolder(path)
     if folders:
         raise ConfigError(f"{folders[0]} is not a run: it has no config.toml")
@@ -306,7 +321,7 @@ def _file_name(env: str) -> str:
     return plain(name, "run")
 
 
-def _is_run(path: Path) -> bool:
+def is_run(path: Path) -> bool:
     return (
         path.is_dir()
         and not path.name.startswith(".")

@@ -19,8 +19,10 @@ from fugu.gpu import failure
 from fugu.presets import preset
 from fugu.run import store
 from fugu.run.config_file import from_file
+from fugu.run.given import announce, by_name, codes, fitted, look, refuse_other_count, refuse_other_env
 from fugu.run.label import Label, checked_name, checked_tags
 from fugu.run.live import attend
+from fugu.run.origin import note_origin, refuse_other_spaces, renew_origin
 from fugu.run.output import kept_output
 from fugu.run.run import Run
 from fugu.run.timer import Timer
@@ -52,55 +54,62 @@ def train(
     tags: Sequence[str] = (),
     seeds: int | Sequence[int] | None = None,
     callbacks: Sequence[Any] = (),
+    trust_code: bool = False,
     **settings: Any,
 ) -> Run | Group:
     """Train a policy and return the run.
 
-    ``env`` is anything ``fugu.vector.make`` takes by name; cartpole by default. ``settings`` change fields of the environment's
-    preset, by a name that is unique (``steps=100_000``, ``learning_rate=1e-3``), by section (``ppo={"gamma": 0.9}``) or by path.
+    ``env`` is anything ``fugu.vector.make`` takes: a name, a class, a function that makes one, or a list of these; cartpole by default.
+    ``policy`` and ``algorithm`` may be classes too. ``settings`` change fields of the environment's preset, by a name that is unique
+    (``steps=100_000``, ``learning_rate=1e-3``), by section (``ppo={"gamma": 0.9}``) or by path.
     ``config`` takes the preset's place if it is a whole config, or stands between the two if it is a file with a part of one.
 
     ``name`` is the run's folder in ``runs``; ``tags`` are words to find it by. ``seeds`` trains a run per seed, one after the other,
     and returns their ``Group``: so many, beginning with ``seed``, or those listed. ``callbacks`` are functions ``f(run, metrics)``
-    and objects as in ``trainer/callbacks.py``.
+    and objects as in ``trainer/callbacks.py``. ``trust_code``: the code that the config of somebody else's run names may be executed.
     """
     watching = Callbacks(callbacks)
     name = None if name is None else checked_name(name)
     label = Label(tags=checked_tags(tags))
-    if isinstance(settings.get("policy"), str):
-        settings["policy.net"] = settings.pop("policy")
     if isinstance(config, str | Path):
-        config = _of_file(config, env, settings)
-    elif config is None:
-        env = "cartpole" if env is None else env
-        if not isinstance(env, str):
-            raise ConfigError(f"train() takes an environment by name (Gymnasium id, file.py:Class, ...), got {env!r:.60}")
-        algorithm = fitting("algorithm", settings.get("algorithm"), str | None)
-        env_kwargs = fitting("env_kwargs", settings.get("env_kwargs", {}), Mapping[str, Any])
-        config = preset(
-            env,
-            env_kwargs,
-            str(settings.get("device", "cpu")),
-            None if algorithm is None else from_anywhere(algorithm),
-            start_timeout=fitting("vector.start_timeout", _start_timeout(settings), float),
-        )
-        settings["env_kwargs"] = {**config.env_kwargs, **env_kwargs}
-    if "algorithm" in settings:
-        config = with_algorithm(config, from_anywhere(fitting("algorithm", settings.pop("algorithm"), str)))
-    refuse_unread(config, settings)
-    listed = seeds is not None and not hasattr(seeds, "__index__")
-    if listed and "seed" in settings:
-        raise ConfigError(f"seeds={seeds!r:.60} and seed={settings['seed']!r:.60}: which of the two? Leave one out")
-    config = override(config, settings)
-    config = override(config, {"env": from_anywhere(config.env), "policy.net": from_anywhere(config.policy.net)})
-    if config.policy.start is not None:
-        config = override(config, {"policy.start": str(Path(config.policy.start).resolve())})
-    config = _with_whole_sink(config)
+        config = _of_file(config, env, settings, trust_code)
+    config = _settled(env, config, settings, listed=seeds is not None and not hasattr(seeds, "__index__"))
     if seeds is None:
         return begin(config, Path(runs), name, label, watching)
     from fugu.run.seeds import train_seeds
 
     return train_seeds(config, seeds, name, label, Path(runs), partial(begin, root=Path(runs), watching=watching))
+
+
+def _settled(env: Any, config: TrainConfig | None, settings: dict[str, Any], *, listed: bool) -> TrainConfig:
+    """Return the config of what ``train`` was called with. ``listed``: its seeds are given one by one."""
+    named, settings = by_name("cartpole" if env is None else env, settings)
+    if config is None:
+        algorithm = fitting("algorithm", settings.get("algorithm"), str | None)
+        env_kwargs = fitting("env_kwargs", settings.get("env_kwargs", {}), Mapping[str, Any])
+        config = preset(
+            look(named),
+            env_kwargs,
+            str(settings.get("device", "cpu")),
+            None if algorithm is None else from_anywhere(algorithm),
+            start_timeout=fitting("vector.start_timeout", _start_timeout(settings), float),
+        )
+        config = fitted(config, named)
+        settings["env_kwargs"] = {**config.env_kwargs, **env_kwargs}
+    elif env is not None and not isinstance(env, str):
+        config = override(config, {"env": named})
+    if "algorithm" in settings:
+        config = with_algorithm(config, from_anywhere(fitting("algorithm", settings.pop("algorithm"), str)))
+    refuse_unread(config, settings)
+    if listed and "seed" in settings:
+        raise ConfigError(f"a list of seeds and seed={settings['seed']!r:.60}: which of the two? Leave one out")
+    config = override(config, settings)
+    config = override(config, {"env": from_anywhere(config.env), "policy.net": from_anywhere(config.policy.net)})
+    if config.policy.start is not None:
+        config = override(config, {"policy.start": str(Path(config.policy.start).resolve())})
+    config = _with_whole_sink(config)
+    refuse_other_count(config)
+    return config
 
 
 def begin(config: TrainConfig, root: Path, name: str | None, label: Label, watching: Callbacks) -> Run:
@@ -117,11 +126,13 @@ def begin(config: TrainConfig, root: Path, name: str | None, label: Label, watch
         trainer.watch(watching)
         folder = store.create(root, env_name(config), name, label)
         _write(folder.config, text)
+        announce(config, folder)
+        note_origin(folder, config, trainer.source.vec)
         stack.enter_context(folder.lock())
         trainer.folder = folder.checkpoints
         stack.callback(folder.discard_if_empty)
         trainer.start()
-        return attend(Run(folder), trainer, timer, output)
+        return attend(Run(folder, **codes(config)), trainer, timer, output)
 
 
 def env_name(config: TrainConfig) -> str:
@@ -129,16 +140,18 @@ def env_name(config: TrainConfig) -> str:
     return Path(title(config.env, config.env_kwargs)).name
 
 
-def _of_file(path: str | Path, env: Any, settings: dict[str, Any]) -> TrainConfig:
+def _of_file(path: str | Path, env: Any, settings: dict[str, Any], trust_code: bool) -> TrainConfig:
     """Return the config in a file, with those of ``settings`` that decide which preset it changes."""
-    algorithm = fitting("algorithm", settings.get("algorithm"), str | None)
+    named, found = by_name("cartpole" if env is None else env, settings)
+    algorithm = fitting("algorithm", found.get("algorithm"), str | None)
     return from_file(
         path,
-        fitting("env", env, str | None),
+        None if env is None else named,
         fitting("env_kwargs", settings.pop("env_kwargs", {}), Mapping[str, Any]),
         device=fitting("device", settings.get("device"), str | None),
         algorithm=None if algorithm is None else from_anywhere(algorithm),
         start_timeout=_start_timeout(settings, None),
+        trust_code=trust_code,
     )
 
 
@@ -165,6 +178,9 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None, callbacks: Sequen
 
 def go_on(run: Run, changes: Mapping[str, Any], watching: Callbacks) -> str | None:
     """Train on, and let ``watching`` see it. Returns why there was nothing to do, or None."""
+    run.gate.check()
+    run.gate.check_links()
+    refuse_other_env(run.gate, run.config)
     refuse_unread(run.config, changes)
     config = _with_whole_sink(run.with_config(changes))
     refuse_other_run(run.config, config)
@@ -177,12 +193,15 @@ def go_on(run: Run, changes: Mapping[str, Any], watching: Callbacks) -> str | No
         trainer = make_trainer(config.from_checkpoint(), run.folder.checkpoints, timer)
         stack.callback(trainer.close)
         trainer.watch(watching)
+        if "env" in run.given:
+            refuse_other_spaces(run.folder, trainer.source.vec)
         trainer.load(path)
         if trainer.finished:
             return _done(run, trainer)
-        if config != run.config:
+        if config != run.config or run.given:
             _write(run.folder.config, to_toml(config))
             run.config = config
+        renew_origin(run.folder, run.gate, run.given)
         if run.folder.diverged.exists():
             run.folder.diverged.replace(run.folder.diverged.with_stem("diverged-earlier"))
         attend(run, trainer, timer, output)

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,6 +19,7 @@ from fugu.algorithm.setup import Agents, Seeds, Setup
 from fugu.algorithm.trial import built, source_of, try_algorithm
 from fugu.emulation.build import is_compiled
 from fugu.emulation.factory import tensor_env_class
+from fugu.emulation.place import meaning
 from fugu.emulation.spec_json import spec_to_json
 from fugu.errors import ConfigError, GpuError
 from fugu.native import keep_freed_memory, set_threads
@@ -170,9 +172,15 @@ def make_vec(config: TrainConfig) -> VecEnv:
     if settings.backend == "device":
         settings = dataclasses.replace(settings, backend="auto", device=None)
     if settings.num_envs > MANY and config.device == "cpu":
-        with vector.make(config.env, env_kwargs=config.env_kwargs, config=VectorConfig(num_envs=1)) as one:
+        with vector.make(_envs(config, 1), env_kwargs=config.env_kwargs, config=VectorConfig(num_envs=1)) as one:
             check_memory(config, one)
-    return vector.make(config.env, env_kwargs=config.env_kwargs, config=settings)
+    return vector.make(_envs(config, settings.num_envs), env_kwargs=config.env_kwargs, config=settings)
+
+
+def _envs(config: TrainConfig, count: int) -> Any:
+    """Return the environments of a run, or ``count`` of them in turn if it has a list."""
+    env = meaning(config.env)
+    return [env[i % len(env)] for i in range(count)] if isinstance(env, list | tuple) else env
 
 
 def find_device(name: str) -> torch.device:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fugu.algorithm.find import check_name
+from fugu.algorithm.find import check_name, is_own
 from fugu.algorithm.settings import KNOWN, fixed_sections, gathered, means_nothing, narrowed, sections
 from fugu.config import SEEDS, field_paths, find_field, fixed, read_toml, structure
 from fugu.errors import ConfigError
@@ -206,9 +206,13 @@ def with_algorithm(config: TrainConfig, algorithm: str) -> TrainConfig:
     return kind(algorithm=algorithm, **common, **shared)
 
 
-def read_config(path: Path) -> TrainConfig:
-    """Read a run's ``config.toml``. Sections and fields that earlier versions wrote for other algorithms are passed over."""
-    data = own_settings(read_toml(path))
+def read_config(path: Path, kept: Callable[[dict[str, Any]], None] | None = None) -> TrainConfig:
+    """Read a run's ``config.toml``. Sections and fields that earlier versions wrote for other algorithms are passed over. ``kept``
+    may change what was read before anything is made of it: the class of an algorithm of the user's own is loaded for its settings."""
+    data = read_toml(path)
+    if kept is not None:
+        kept(data)
+    data = own_settings(data)
     return structure(member(data.get("algorithm", "ppo")), data, str(path))
 
 
@@ -225,6 +229,14 @@ def own_settings(data: Mapping[str, Any]) -> dict[str, Any]:
                 mine = {each.name for each in fields(sections(algorithm)[name])}
                 data[name] = {key: value for key, value in data[name].items() if key in mine or key not in known}
     return data
+
+
+def without_algorithm(data: dict[str, Any]) -> None:
+    """Leave out of what was read whatever only an algorithm of the user's own understands, so that it need not be loaded."""
+    if is_own(str(data.get("algorithm", "ppo"))):
+        common = {each.name for each in fields(TrainConfig)} - {"algorithm"}
+        for name in [name for name in data if name not in common]:
+            del data[name]
 
 
 def refuse_unread(config: TrainConfig, changes: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from fugu.emulation.build import build, is_built, is_compiled, load
 from fugu.emulation.env import Autoreset, is_deferred
 from fugu.emulation.factory import Emulation, Factory, factories, tensor_env_class
 from fugu.emulation.native import is_name, names
+from fugu.emulation.place import meaning
 from fugu.errors import ConfigError, GpuError, did_you_mean
 from fugu.vector.config import VectorConfig
 from fugu.vector.serial import Serial
@@ -65,6 +66,7 @@ def make(
     give a whole ``config``. What a native environment has for settings is given as ``env_kwargs``. With a ``device`` the worlds
     stay there and the result is a ``DeviceVec``.
     """
+    env = meaning(env)
     if config is None:
         if num_envs is None:
             num_envs = len(env) if isinstance(env, list | tuple) else 1
