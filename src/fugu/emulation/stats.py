@@ -156,10 +156,9 @@ class EpisodeStats:
         logged, self._logged = self._logged, {}
         return (*ended, {**logged, **costs})
 
-    def drain_log(self) -> EpisodeLog:
-        """Return the same as means, with those of infos and those by agent and kind."""
-        agents = {} if self._labels is None else self._labels.drain()
-        return means_of(self.drain(), self.names)._replace(infos=self.infos.drain(), agents=agents)
+    def drain_by_agent(self) -> dict[str, tuple[int, float, float]]:
+        """Return the same by agent and by kind, as in ``EpisodeLog.agents``."""
+        return {} if self._labels is None else self._labels.drain()
 
 
 class Labels:
@@ -240,12 +239,3 @@ class EpisodeInfos:
             self._told.add(name)
             # from this line and in the same words, so that the environments of evaluations do not say it once more
             warnings.warn(f"info[{name!r}] {why}", RuntimeWarning, stacklevel=1)
-
-
-def means_of(drained: Drained, costs: Sequence[str] = ()) -> EpisodeLog:
-    """Divide the sums by the episodes. ``costs``: which of the named values are costs."""
-    episodes, returns, lengths, values = drained
-    many = max(episodes, 1)
-    means = {name: total / many for name, total in values.items()}
-    spent = {name: means.pop(name) for name in costs}
-    return EpisodeLog(episodes, returns / many, lengths / many, means, spent)

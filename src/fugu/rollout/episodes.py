@@ -27,13 +27,13 @@ import torch
 from torch import Tensor
 
 from fugu.emulation.env import Rows
-from fugu.emulation.stats import EpisodeLog, means_of
+from fugu.emulation.stats import EpisodeLog
 from fugu.errors import ConfigError
 from fugu.rollout.acting import Actor, Carry, Forms, zeros
 from fugu.rollout.batch import Batch, Segments, seen_of
 from fugu.rollout.columns import PER_SEGMENT
 from fugu.rollout.source import Clock, Experience, Source, Stopped
-from fugu.vector.vecenv import VecEnv
+from fugu.vector.vecenv import VecEnv, means_of
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,9 @@ def train(
     label = Label(tags=checked_tags(tags))
     if isinstance(config, str | Path):
         config = _of_file(config, env, settings, trust_code)
-    config = _settled(env, config, settings, listed=seeds is not None and not hasattr(seeds, "__index__"))
+    if seeds is not None and not hasattr(seeds, "__index__") and "seed" in settings:
+        raise ConfigError(f"seeds={seeds!r:.60} and seed={settings['seed']!r:.60}: which of the two? Leave one out")
+    config = _settled(env, config, settings)
     if seeds is None:
         return begin(config, Path(runs), name, label, watching)
     from fugu.run.seeds import train_seeds
@@ -81,8 +83,8 @@ def train(
     return train_seeds(config, seeds, name, label, Path(runs), partial(begin, root=Path(runs), watching=watching))
 
 
-def _settled(env: Any, config: TrainConfig | None, settings: dict[str, Any], *, listed: bool) -> TrainConfig:
-    """Return the config of what ``train`` was called with. ``listed``: its seeds are given one by one."""
+def _settled(env: Any, config: TrainConfig | None, settings: dict[str, Any]) -> TrainConfig:
+    """Return the config of what ``train`` was called with."""
     named, settings = by_name("cartpole" if env is None else env, settings)
     if config is None:
         algorithm = fitting("algorithm", settings.get("algorithm"), str | None)
@@ -101,8 +103,6 @@ def _settled(env: Any, config: TrainConfig | None, settings: dict[str, Any], *, 
     if "algorithm" in settings:
         config = with_algorithm(config, from_anywhere(fitting("algorithm", settings.pop("algorithm"), str)))
     refuse_unread(config, settings)
-    if listed and "seed" in settings:
-        raise ConfigError(f"a list of seeds and seed={settings['seed']!r:.60}: which of the two? Leave one out")
     config = override(config, settings)
     config = override(config, {"env": from_anywhere(config.env), "policy.net": from_anywhere(config.policy.net)})
     if config.policy.start is not None:

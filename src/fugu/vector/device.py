@@ -25,13 +25,14 @@ from torch import Tensor
 from fugu.emulation.columns import present
 from fugu.emulation.env import NAMED, EnvSpec
 from fugu.emulation.native import draw_seeds
-from fugu.emulation.stats import Drained, EpisodeLog, check_logged, means_of
+from fugu.emulation.stats import Drained, EpisodeLog, check_logged
 from fugu.errors import CallOrderError, ConfigError, SpaceError
 from fugu.spaces import Layout
 from fugu.spaces.views import TORCH_DTYPES
 from fugu.vector.config import VectorConfig
 from fugu.vector.runner import agent_slices
 from fugu.vector.seeds import chosen_seeds
+from fugu.vector.vecenv import means_of
 
 
 @dataclass(slots=True, eq=False)

@@ -12,10 +12,9 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces as gs
 
 from fugu.emulation.env import Infos, Rows
-from fugu.emulation.stats import EpisodeLog, EpisodeStats, check_logged, means_of
+from fugu.emulation.stats import Drained, EpisodeLog, EpisodeStats, check_logged
 from fugu.errors import CallOrderError, ConfigError, EnvTimeout, WorkerDied
 from fugu.vector.config import VectorConfig
 from fugu.vector.runner import RESET, STEP, Options, Runner, chosen_envs
@@ -33,16 +32,11 @@ class VecEnv:
         self.num_envs = config.num_envs
         self.num_agents: int = runner.env_agents[-1].stop
         self.env_agents = runner.env_agents
-        self.observation_space: gs.Space = self.spec.observation_space
+        self.observation_space, self.action_space = self.spec.observation_space, self.spec.action_space
         """of one agent"""
-        self.action_space: gs.Space = self.spec.action_space
-        """of one agent"""
-        self.obs_layout = runner.buffers.obs_layout
-        self.action_layout = runner.buffers.action_layout
-        self._runner = runner
-        self._buffers = runner.buffers
-        self._groups = runner.group_agents
-        self.groups: tuple[slice, ...] = tuple(self._groups)
+        self.obs_layout, self.action_layout = runner.buffers.obs_layout, runner.buffers.action_layout
+        self._runner, self._buffers = runner, runner.buffers
+        self._groups = self.groups = tuple(runner.group_agents)
         """the agents of each batch that ``recv`` returns"""
         self.stepping_at_once = max(1, len(self.groups) // 2) if runner.shares_workers else len(self.groups)
         """batches to have under way while others are acted on: half, where the same threads, or the caller, step them all;
@@ -130,7 +124,9 @@ class VecEnv:
         """Set all environments to resetting; ``recv`` then returns the batches. Without ``seed``: the config's, the first time."""
         self._check_open()
         self._drain()
-        self._write_seeds(seed)
+        if seed is None and not any(self._served):
+            seed = self.config.seed
+        chosen_seeds(seed, self._buffers.seeds)
         self._received = None
         self._parked.clear()
         for group in range(len(self._groups)):
@@ -180,8 +176,7 @@ class VecEnv:
         self._received = None
 
     def unpark(self, agents: slice | None = None) -> Rows | None:
-        """Take up the batch of these agents, or the one that was parked first, as if it had just been received; None if there is
-        none."""
+        """Take up the batch of these agents, or the one parked first, as if just received; None if there is none."""
         self._check_open()
         if self._received is not None:
             raise CallOrderError("unpark() before send(): first send the actions for the batch received")
@@ -194,8 +189,10 @@ class VecEnv:
 
     def drain_log(self) -> EpisodeLog:
         """Return means over the episodes of all agents that ended since the last call."""
-        drained = self._runner.drain()
-        return self._stats.drain_log() if drained is None else means_of(drained, self.spec.costs)
+        drained, stats = self._runner.drain(), self._stats
+        if drained is not None:
+            return means_of(drained, self.spec.costs)
+        return means_of(stats.drain(), self.spec.costs)._replace(infos=stats.infos.drain(), agents=stats.drain_by_agent())
 
     # --- saving and restoring ---
 
@@ -242,13 +239,11 @@ class VecEnv:
     def set_attr(self, name: str, values: Any, envs: Sequence[int] | None = None) -> None:
         """Set an attribute of each environment: one value for all, or a list with one per environment."""
         chosen = chosen_envs(envs, self.num_envs)
-        if not isinstance(values, list | tuple):
-            self.access("set", name, (values,), {}, chosen)
-            return
-        if len(values) != len(chosen):
+        several = isinstance(values, list | tuple)
+        if several and len(values) != len(chosen):
             raise ConfigError(f"set_attr({name!r}): {len(values)} values for {len(chosen)} environments")
-        for i, value in zip(chosen, values, strict=True):
-            self.access("set", name, (value,), {}, [i])
+        for which, value in zip([[i] for i in chosen], values, strict=True) if several else [(chosen, values)]:
+            self.access("set", name, (value,), {}, which)
 
     def call(self, name: str, *args: Any, envs: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
         """Call a method of each environment and return what they returned."""
@@ -375,11 +370,6 @@ class VecEnv:
             del self._running[0]
         self._broken = None
 
-    def _write_seeds(self, seed: int | Sequence[int | None] | None) -> None:
-        if seed is None and not any(self._served):
-            seed = self.config.seed
-        chosen_seeds(seed, self._buffers.seeds)
-
     def _one_batch(self, name: str) -> None:
         if len(self._groups) > 1:
             raise CallOrderError(
@@ -398,3 +388,12 @@ class VecEnv:
     def _check_whole(self) -> None:
         if self._broken is not None:
             raise CallOrderError("an earlier call did not finish; reset() or close() this vector env") from self._broken
+
+
+def means_of(drained: Drained, costs: Sequence[str] = ()) -> EpisodeLog:
+    """Divide the sums by the episodes. ``costs``: which of the named values are costs."""
+    episodes, returns, lengths, values = drained
+    many = max(episodes, 1)
+    means = {name: total / many for name, total in values.items()}
+    spent = {name: means.pop(name) for name in costs}
+    return EpisodeLog(episodes, returns / many, lengths / many, means, spent)
