@@ -73,6 +73,22 @@ def test_commands_of_page_run(page, language, tmp_path):
     run([sys.executable, "-c", ONE_AFTER_THE_OTHER, *(command.removeprefix("fugu ") for command in commands)], tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("column", [1, 2], ids=["sb3", "fugu"])
+def test_the_tasks_of_both_columns_run(column, tmp_path):
+    cells = [re.findall("`([^`]+)`", row[column]) for row in task_rows()]
+    assert len(cells) == 12
+    script = tmp_path / "tasks.py"
+    script.write_text("\n".join(["import torch", "torch.set_num_threads(1)", *(line for cell in cells for line in cell)]))
+    run([sys.executable, script], tmp_path)
+
+
+def task_rows() -> list[list[str]]:
+    """Return the cells of the first table: task, Stable-Baselines3, fugu."""
+    lines = (ROOT / "docs" / "coming_from_sb3.md").read_text().partition("## ")[0].splitlines()
+    return [line.split(" | ") for line in lines if line.startswith("| ") and "`" in line]
+
+
 def test_every_block_names_a_known_language():
     for page in PAGES:
         for language, code in BLOCK.findall(page.read_text()):
