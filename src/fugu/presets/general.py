@@ -28,17 +28,25 @@ def general(env: Any, env_kwargs: Mapping[str, Any], start_timeout: float) -> Tr
     continuous = any(isinstance(leaf.space, gs.Box) for leaf in Layout(spec.action_space).leaves)
     image = any(leaf.dtype == np.uint8 and len(leaf.shape) >= 2 for leaf in Layout(spec.observation_space).leaves)
     agents = spec.num_agents
-    # A native environment costs nothing, so many of them make large batches; a Python one is the slowest part, so its steps are
-    # used several times.
-    num_envs = max(16, 1024 // agents) if native else 16
-    horizon = 32 if native else 128
+    if native:
+        # Steps cost nothing, so many of them make large batches, and each is used twice.
+        num_envs, horizon, passes, epochs = max(16, 1024 // agents), 32, 1, 2
+        minibatch = _quarter(num_envs * agents) * horizon
+    else:
+        # Steps are the slowest part and often few, so small batches follow each other quickly and are used ten times. Segments must be
+        # short for a minibatch of 64 rows to hold more than one of them: rows of one segment are much alike. An even number of passes
+        # makes an even number of segments, whatever --num-envs is.
+        passes = 4 if agents == 1 else 2
+        num_envs, horizon, epochs = max(1, 32 // (passes * agents)), 32, 10
+        minibatch = 2 * horizon
     return TrainConfig(
         env=env if isinstance(env, str) else spec.name,
         env_kwargs=dict(env_kwargs),
         steps=10_000_000 if native else 1_000_000,
         horizon=horizon,
-        minibatch=_quarter(num_envs * agents) * horizon,
-        epochs=2 if native else 4,
+        passes=passes,
+        minibatch=minibatch,
+        epochs=epochs,
         vector=VectorConfig(num_envs=num_envs),
         policy=PolicyConfig(
             hidden=(512,) if image else (64, 64),
@@ -46,8 +54,11 @@ def general(env: Any, env_kwargs: Mapping[str, Any], start_timeout: float) -> Tr
             share=image or not continuous,
             normalize_observation=True,
         ),
+        # Rewards of any size come to one scale, so that one weight of the value loss and of the entropy bonus does for all.
         ppo=PPOConfig(normalize_reward=True, reward_clip=10.0, entropy_coef=0.0 if continuous else 0.01),
-        optimizer=OptimizerConfig(learning_rate=3e-4 if continuous or image else 1e-3),
+        # The rate falls to 0 over the steps, so it can begin high; native batches are large and few, and wanted care with actions
+        # that are continuous.
+        optimizer=OptimizerConfig(learning_rate=3e-4 if image or (native and continuous) else 1e-3),
     )
 
 
