@@ -28,17 +28,21 @@ def general(env: Any, env_kwargs: Mapping[str, Any], start_timeout: float) -> Tr
     continuous = any(isinstance(leaf.space, gs.Box) for leaf in Layout(spec.action_space).leaves)
     image = any(leaf.dtype == np.uint8 and len(leaf.shape) >= 2 for leaf in Layout(spec.observation_space).leaves)
     agents = spec.num_agents
+    horizon = 32
     if native:
         # Steps cost nothing, so many of them make large batches, and each is used twice.
-        num_envs, horizon, passes, epochs = max(16, 1024 // agents), 32, 1, 2
+        num_envs, passes, epochs = max(16, 1024 // agents), 1, 2
         minibatch = _quarter(num_envs * agents) * horizon
     else:
-        # Steps are the slowest part and often few, so small batches follow each other quickly and are used ten times. Segments must be
-        # short for a minibatch of 64 rows to hold more than one of them: rows of one segment are much alike. An even number of passes
-        # makes an even number of segments, whatever --num-envs is.
-        passes = 4 if agents == 1 else 2
-        num_envs, horizon, epochs = max(1, 32 // (passes * agents)), 32, 10
-        minibatch = 2 * horizon
+        # Steps are the slowest part and often few: small batches follow each other quickly. Segments are short, so that a small
+        # minibatch holds several of them: rows of one segment are much alike. Minibatches divide the batch for any --num-envs.
+        num_envs, passes = 8, 4
+        if agents == 1:
+            minibatch, epochs = 2 * horizon, 10
+        else:
+            # Agents of one environment share moments, often rewards, and each is noise to the others: learned from as often as the
+            # rows of one agent alone, that noise makes them worse than they began.
+            minibatch, epochs = 4 * agents * horizon, 2
     return TrainConfig(
         env=env if isinstance(env, str) else spec.name,
         env_kwargs=dict(env_kwargs),
@@ -56,8 +60,7 @@ def general(env: Any, env_kwargs: Mapping[str, Any], start_timeout: float) -> Tr
         ),
         # Rewards of any size come to one scale, so that one weight of the value loss and of the entropy bonus does for all.
         ppo=PPOConfig(normalize_reward=True, reward_clip=10.0, entropy_coef=0.0 if continuous else 0.01),
-        # The rate falls to 0 over the steps, so it can begin above the usual 3e-4. The networks of images are larger, and the batches of
-        # native environments move a deviation of continuous actions far.
+        # The rate falls to 0 over the steps, so it can begin above the usual 3e-4, at which images stay.
         optimizer=OptimizerConfig(learning_rate=3e-4 if image or (native and continuous) else 1e-3),
     )
 
