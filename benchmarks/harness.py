@@ -26,7 +26,18 @@ Step = Callable[[], int]
 
 HERE = Path(__file__).parent
 
-PACKAGES = ("fugu-rl", "numpy", "torch", "gymnasium", "stable-baselines3", "pettingzoo", "envpool")
+PACKAGES = (
+    "fugu-rl",
+    "numpy",
+    "torch",
+    "gymnasium",
+    "stable-baselines3",
+    "sb3-contrib",
+    "pettingzoo",
+    "mpe2",
+    "mujoco",
+    "envpool",
+)
 
 
 def main(

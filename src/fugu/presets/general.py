@@ -28,17 +28,29 @@ def general(env: Any, env_kwargs: Mapping[str, Any], start_timeout: float) -> Tr
     continuous = any(isinstance(leaf.space, gs.Box) for leaf in Layout(spec.action_space).leaves)
     image = any(leaf.dtype == np.uint8 and len(leaf.shape) >= 2 for leaf in Layout(spec.observation_space).leaves)
     agents = spec.num_agents
-    # A native environment costs nothing, so many of them make large batches; a Python one is the slowest part, so its steps are
-    # used several times.
-    num_envs = max(16, 1024 // agents) if native else 16
-    horizon = 32 if native else 128
+    horizon = 32
+    if native:
+        # Steps cost nothing, so many of them make large batches, and each is used twice.
+        num_envs, passes, epochs = max(16, 1024 // agents), 1, 2
+        minibatch = _quarter(num_envs * agents) * horizon
+    else:
+        # Steps are the slowest part and often few: small batches follow each other quickly. Segments are short, so that a small
+        # minibatch holds several of them: rows of one segment are much alike. Minibatches divide the batch for any --num-envs.
+        num_envs, passes = 8, 4
+        if agents == 1:
+            minibatch, epochs = 2 * horizon, 10
+        else:
+            # Agents of one environment share moments, often rewards, and each is noise to the others: learned from as often as the
+            # rows of one agent alone, that noise makes them worse than they began.
+            minibatch, epochs = 4 * agents * horizon, 2
     return TrainConfig(
         env=env if isinstance(env, str) else spec.name,
         env_kwargs=dict(env_kwargs),
         steps=10_000_000 if native else 1_000_000,
         horizon=horizon,
-        minibatch=_quarter(num_envs * agents) * horizon,
-        epochs=2 if native else 4,
+        passes=passes,
+        minibatch=minibatch,
+        epochs=epochs,
         vector=VectorConfig(num_envs=num_envs),
         policy=PolicyConfig(
             hidden=(512,) if image else (64, 64),
@@ -46,8 +58,10 @@ def general(env: Any, env_kwargs: Mapping[str, Any], start_timeout: float) -> Tr
             share=image or not continuous,
             normalize_observation=True,
         ),
+        # Rewards of any size come to one scale, so that one weight of the value loss and of the entropy bonus does for all.
         ppo=PPOConfig(normalize_reward=True, reward_clip=10.0, entropy_coef=0.0 if continuous else 0.01),
-        optimizer=OptimizerConfig(learning_rate=3e-4 if continuous or image else 1e-3),
+        # The rate falls to 0 over the steps, so it can begin above the usual 3e-4, at which images stay.
+        optimizer=OptimizerConfig(learning_rate=3e-4 if image or (native and continuous) else 1e-3),
     )
 
 
