@@ -33,6 +33,33 @@ for command in sys.argv[1:]:
 """
 BLOCK = re.compile(r"^```([\w ]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 MARKS = {"": (), " gpu": pytest.mark.gpu, " extras": pytest.mark.extras}
+KNOWN = {"text", *(f"{language}{needs}" for language in ("python", "sh") for needs in MARKS)}
+# runs each script that is named on its input, in a fork with a folder of its own, so that torch is imported once
+WARM = """
+import os, runpy, sys
+import fugu, fugu.run.train, fugu.run.policy, fugu.check, gymnasium, numpy, torch
+for line in sys.stdin:
+    script = line.rstrip("\\n")
+    if not (child := os.fork()):
+        code = 1
+        try:
+            os.chdir(os.path.dirname(script))
+            output = os.open("output.txt", os.O_WRONLY | os.O_CREAT)
+            os.dup2(output, 1), os.dup2(output, 2)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            sys.argv, sys.path[0] = [script], os.path.dirname(script)
+            runpy.run_path(script, run_name="__main__")
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -57,11 +84,21 @@ def pages_with_commands() -> list[object]:
     ]
 
 
+@pytest.fixture(scope="module")
+def warm():
+    """A process that has imported everything."""
+    with subprocess.Popen([sys.executable, "-c", WARM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.stdin.close()
+
+
 @pytest.mark.parametrize("code", python_blocks())
-def test_python_block_runs(code, tmp_path):
+def test_python_block_runs(code, tmp_path, warm):
     script = tmp_path / "block.py"
     script.write_text(code)
-    run([sys.executable, script], tmp_path)
+    warm.stdin.write(f"{script}\n")
+    warm.stdin.flush()
+    assert warm.stdout.readline() == "0\n", f"{code}\n{(tmp_path / 'output.txt').read_text()}"
 
 
 @pytest.mark.slow
@@ -92,7 +129,7 @@ def task_rows() -> list[list[str]]:
 def test_every_block_names_a_known_language():
     for page in PAGES:
         for language, code in BLOCK.findall(page.read_text()):
-            assert language in ("python", "python gpu", "sh", "sh gpu", "text"), f"{page.name}: {language!r} in\n{code}"
+            assert language in KNOWN, f"{page.name}: {language!r} in\n{code}"
 
 
 def test_every_command_has_an_example():

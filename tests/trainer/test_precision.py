@@ -119,6 +119,7 @@ def test_a_run_in_bfloat16_learns_and_repeats_itself_to_the_byte(knows_bf16, tmp
         "num_envs": 8,
         "horizon": 16,
         "minibatch": 64,
+        "passes": 1,
         "epochs": 2,
         "log.board": "off",
     }
