@@ -218,12 +218,17 @@ def test_a_command_given_in_a_run_finds_no_modules_there(elsewhere, tmp_path, mo
     [
         ("coding", {"min_level": 0}, "programs that its policy writes"),
         ("fugu.envs.teams:with_state", {"of": "my.module:env"}, "my.module:env"),
+        ("fugu.envs.teams:with_state", {"of": ["my.module:env"]}, "my.module:env"),
+        ("fugu.envs.atari:make", {"game": "GymV21Environment-v0", "env_id": "my.module:Env-v0"}, "GymV21Environment-v0"),
+        ("fugu.envs:fugu/../code/env/walk.py:Walk", {}, "fugu.envs:fugu/../code/env/walk.py:Walk"),
         ("GymV21Environment-v0", {"env_id": "my.module:Env-v0"}, "GymV21Environment-v0"),
         ("my.module:Env-v0", {}, "my.module:Env-v0"),
         ("some/where/my_env.so", {}, "some/where/my_env.so"),
         ("fugu.cli.main:main", {"argv": ["--version"]}, "fugu.cli.main:main"),
         ("coding", {"level": 2}, None),
         ("fugu.envs.teams:with_state", {"of": "mpe2.simple_spread_v3:parallel_env"}, None),
+        ("fugu.envs.atari:make", {"game": "ALE/Pong-v5"}, None),
+        ("fugu.envs:fugu/Memory-v0", {}, None),
         ("CartPole-v1", {}, None),
     ],
 )

@@ -45,7 +45,8 @@ def is_code(name: str) -> bool:
     session held."""
     if is_built(name) or name.startswith(BY_NAME):
         return True
-    return ":" in name and name not in OURS and not name.startswith(OUR_IDS)
+    ours = name in OURS or (name.startswith(OUR_IDS) and not split_file(name)[0])  # a folder may be called fugu.envs:fugu as well
+    return ":" in name and not ours
 
 
 def from_anywhere(name: str, folder: str | Path = "") -> str:

@@ -217,9 +217,10 @@ def _means_code(name: str) -> bool:
 
 def _from_settings(env: str, settings: Mapping[str, Any]) -> str:
     """Return what an environment of fugu executes because its settings say so, or nothing."""
-    inner = settings.get("of")
-    if env == "fugu.envs.teams:with_state" and isinstance(inner, str) and _means_code(inner):
-        return inner
+    inner = settings.get({"fugu.envs.teams:with_state": "of", "fugu.envs.atari:make": "game"}.get(env, ""))
+    names = [name for name in (inner if isinstance(inner, list | tuple) else [inner]) if isinstance(name, str)]
+    if code_of := [name for name in names if _means_code(name)]:
+        return ", ".join(code_of)
     weaker = [name for name in UNPROTECTED if name in settings]
     if "coding" in env.lower() and weaker:
         return f"programs that its policy writes, shut in less than usual ({', '.join(weaker)})"
