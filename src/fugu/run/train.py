@@ -125,12 +125,12 @@ def begin(config: TrainConfig, root: Path, name: str | None, label: Label, watch
         stack.callback(trainer.close)
         trainer.watch(watching)
         folder = store.create(root, env_name(config), name, label)
+        stack.callback(folder.discard_if_empty)
+        stack.enter_context(folder.lock())
         _write(folder.config, text)
         announce(config, folder)
         note_origin(folder, config, trainer.source.vec)
-        stack.enter_context(folder.lock())
         trainer.folder = folder.checkpoints
-        stack.callback(folder.discard_if_empty)
         trainer.start()
         return attend(Run(folder, **codes(config)), trainer, timer, output)
 
