@@ -71,8 +71,8 @@ def renew_origin(folder: RunFolder, gate: Gate, given: Given) -> None:
 
 def refuse_other_spaces(folder: RunFolder, vec: Any) -> None:
     """Raise a ConfigError if environments that were given have other spaces than those the run began with."""
-    before, now = _read(folder.origin).get("spaces") or {}, _spaces(vec)
-    for name, known in before.items():
+    before, now = _read(folder.origin).get("spaces"), _spaces(vec)
+    for name, known in before.items() if isinstance(before, dict) else ():
         if name in now and now[name] != known:
             raise ConfigError(
                 f"{folder.path}: the environment given does not fit: its {name} are {now[name]}, and the run's {known}"
