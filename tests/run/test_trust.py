@@ -11,6 +11,7 @@ import pytest
 
 import fugu
 from fugu.cli.main import main
+from fugu.emulation.place import from_here
 from fugu.errors import ConfigError
 from fugu.run import seal
 from fugu.run.overview import overviews
@@ -197,6 +198,7 @@ def test_looking_at_a_run_executes_none_of_it(made, elsewhere, tmp_path, role):
     run = fugu.Run(elsewhere)
     assert run.metrics() and run.plot(tmp_path / "curves.png").exists()
     assert overviews(tmp_path)[0].state == "done"
+    assert overviews(tmp_path)[0].algorithm == (str(from_here(f"{hostile}:Mine")) if role == "algorithm" else "ppo")
     with pytest.raises(Untrusted, match=rf"{role}: {hostile}:Mine"):
         run.evaluate(1)
     with pytest.raises(Untrusted, match=rf"{role}: {hostile}:Mine"):
@@ -280,6 +282,16 @@ def test_code_that_is_named_on_the_command_line_is_asked_for(elsewhere, tmp_path
     assert (elsewhere / "code" / "env" / "walk_again.py").exists()
 
 
+@pytest.mark.parametrize("end", ["# end", ""])
+def test_a_config_that_lies_in_a_run_is_asked_for_even_if_it_is_cut_off(elsewhere, tmp_path, end):
+    hostile = tmp_path / "hostile.py"
+    hostile.write_text(MARKING.format(str(tmp_path / "executed")))
+    (elsewhere / "part.toml").write_text(f'env = "{hostile}:Mine"\n{end}\n')
+    with pytest.raises(Untrusted, match=f"env: {hostile}:Mine"):
+        fugu.train(config=elsewhere / "part.toml", runs=tmp_path / "runs", **TINY)
+    assert not (tmp_path / "executed").exists()
+
+
 def test_an_environment_with_other_spaces_is_one_message(elsewhere, tmp_path):
     other = f"{write_env(tmp_path / 'other', size=3)}:Walk"
     said = r"does not fit: its observations are Box float32 \[3\], and the run's Box float32 \[2\]"
@@ -287,6 +299,9 @@ def test_an_environment_with_other_spaces_is_one_message(elsewhere, tmp_path):
         fugu.Run(elsewhere, env=other).evaluate(1)
     with pytest.raises(ConfigError, match=said):
         fugu.Run(elsewhere).resume(env=other, steps=256)
+    (elsewhere / "origin.json").write_text('{"spaces": ["none"]}')
+    moved = f"{write_env(tmp_path / 'moved')}:Walk"
+    assert fugu.Run(elsewhere, env=moved).evaluate(1).mean == 5
 
 
 def test_resuming_with_a_class_does_not_vouch_for_the_file_it_stands_in_for(elsewhere):

@@ -45,7 +45,7 @@ def is_code(name: str) -> bool:
     session held."""
     if is_built(name) or name.startswith(BY_NAME):
         return True
-    ours = name in OURS or (name.startswith(OUR_IDS) and not split_file(name)[0])  # a folder may be called fugu.envs:fugu as well
+    ours = name in OURS or (name.startswith(OUR_IDS) and not split_file(name)[0])  # a folder may be called so as well
     return ":" in name and not ours
 
 
