@@ -23,6 +23,7 @@ from fugu.emulation.session import SESSION, is_session
 from fugu.errors import ConfigError
 from fugu.run import code, seal
 from fugu.run.store import RunFolder
+from fugu.run.whole import write_whole
 
 ROLES: Mapping[str, tuple[str, ...]] = {
     "env": ("env",),
@@ -199,10 +200,7 @@ def stamp(folder: RunFolder, data: Mapping[str, Any]) -> None:
     if not gate.executes:
         return
     try:
-        text = seal.seal(gate.message())
-        draft = folder.seal.with_suffix(".tmp")
-        draft.write_text(text + "\n", encoding="ascii")
-        draft.replace(folder.seal)
+        write_whole(folder.seal, seal.seal(gate.message()) + "\n")
     except (seal.NoKey, OSError, ConfigError):
         return
 
