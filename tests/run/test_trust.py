@@ -268,6 +268,12 @@ def test_nothing_is_written_through_a_link(elsewhere, tmp_path, name):
     for attempt in (lambda: run.resume(steps=256), lambda: run.evaluate(1)):
         with pytest.raises(ConfigError, match=f"{name} is a link, and would be written to"):
             attempt()
+
+
+def test_nor_is_a_plot(elsewhere, tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (elsewhere / "curves.png").symlink_to(tmp_path / "precious")
+    assert not fugu.Run(elsewhere).plot().is_symlink()
     assert (tmp_path / "precious").read_text() == "mine"
 
 
