@@ -165,7 +165,10 @@ def field_help(kind: type) -> dict[str, str]:
 
 
 def _own_help(kind: type) -> dict[str, str]:
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
+    except (OSError, TypeError, SyntaxError):  # typed at a prompt, or made by a function
+        return {}
     found = {}
     for statement, after in itertools.pairwise(body):
         if isinstance(statement, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):

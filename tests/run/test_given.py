@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import subprocess
 import sys
@@ -94,6 +95,20 @@ def test_a_class_a_network_and_an_algorithm_are_named_and_work_again(tmp_path):
     with pytest.raises(ConfigError, match=r"its algorithm Mine existed only in the session .* algorithm=Mine"):
         again.evaluate(1)
     assert fugu.Run(run.path, algorithm=Mine).evaluate(2).mean == 5
+
+
+def test_an_algorithm_that_was_defined_anew_has_its_own_settings(tmp_path):
+    def defined(default: int) -> type:
+        fields = [("extra", int, default)]
+        made = dataclasses.make_dataclass("Config", fields, bases=(A2C.Config,), frozen=True, kw_only=True)
+        return type("Anew", (A2C,), {"Config": made})
+
+    first, second = defined(1), defined(2)
+    run = fugu.train(Walk, algorithm=first, num_envs=4, backend="serial", runs=tmp_path, **TINY)
+    assert run.config.anew.extra == 1 and run.config.algorithm == "session:Anew"
+    config = fugu.Run(run.path, algorithm=second).config
+    assert type(config.anew) is second.Config
+    assert type(run.config.anew) is first.Config
 
 
 def test_a_list_has_an_environment_each_also_in_evaluations(tmp_path):

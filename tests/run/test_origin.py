@@ -70,7 +70,7 @@ def test_git_is_not_asked_outside_of_a_work_tree_and_never_waited_for_long(tmp_p
         assert commit.found(tmp_path / "none") is None
 
 
-@pytest.mark.parametrize("part", ["_versions", "_machine", "_copied", "stamp", "_write"])
+@pytest.mark.parametrize("part", ["_versions", "_machine", "_copied", "stamp", "write_whole"])
 def test_no_failure_here_ends_a_training(tmp_path, monkeypatch, part):
     def fails(*_: object) -> None:
         raise RuntimeError("out of order")

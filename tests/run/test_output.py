@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from fugu.errors import EnvError
-from fugu.run.output import Output, kept_output
+from fugu.run.output import ROOM, Output, kept_output
 from fugu.trainer.config_parts import LogConfig
+from fugu.vector.launch import anonymous_file
 
 SCRIPT = """
 import os, sys, warnings
@@ -143,3 +144,24 @@ def test_the_file_is_bounded_and_the_last_lines_are_there_all_the_same(tmp_path:
         )
     finally:
         os.close(output._memory)
+
+
+def test_what_is_printed_while_much_is_moved_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = Output()
+    output._memory = anonymous_file("test-output")
+    fcntl.fcntl(output._memory, fcntl.F_SETFL, os.O_APPEND)
+    written, late = output._write, [b"late\n"]
+
+    def write(data: bytes) -> None:
+        written(data)
+        if late and data.endswith(b"\n"):
+            os.write(output._memory, late.pop())
+
+    monkeypatch.setattr(output, "_write", write)
+    try:
+        os.write(output._memory, bytes(ROOM) + b"\n")
+        output._move()
+        output._move()
+    finally:
+        os.close(output._memory)
+    assert output._waiting.endswith(b"\nlate\n")

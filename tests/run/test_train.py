@@ -298,6 +298,16 @@ def test_a_run_that_could_not_start_leaves_no_folder(tmp_path, monkeypatch):
     assert not list((tmp_path / "runs").iterdir())
 
 
+def test_nor_does_one_that_was_interrupted_before_it_began(tmp_path, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fugu.run.train.note_origin", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fugu.train("cartpole", runs=tmp_path, **TINY)
+    assert not list(tmp_path.iterdir())
+
+
 CHANGING = """
 import torch
 from torch import nn

@@ -11,6 +11,7 @@ import pytest
 
 import fugu
 from fugu.cli.main import main
+from fugu.emulation.place import from_here
 from fugu.errors import ConfigError
 from fugu.run import seal
 from fugu.run.overview import overviews
@@ -197,6 +198,7 @@ def test_looking_at_a_run_executes_none_of_it(made, elsewhere, tmp_path, role):
     run = fugu.Run(elsewhere)
     assert run.metrics() and run.plot(tmp_path / "curves.png").exists()
     assert overviews(tmp_path)[0].state == "done"
+    assert overviews(tmp_path)[0].algorithm == (str(from_here(f"{hostile}:Mine")) if role == "algorithm" else "ppo")
     with pytest.raises(Untrusted, match=rf"{role}: {hostile}:Mine"):
         run.evaluate(1)
     with pytest.raises(Untrusted, match=rf"{role}: {hostile}:Mine"):
@@ -218,12 +220,17 @@ def test_a_command_given_in_a_run_finds_no_modules_there(elsewhere, tmp_path, mo
     [
         ("coding", {"min_level": 0}, "programs that its policy writes"),
         ("fugu.envs.teams:with_state", {"of": "my.module:env"}, "my.module:env"),
+        ("fugu.envs.teams:with_state", {"of": ["my.module:env"]}, "my.module:env"),
+        ("fugu.envs.atari:make", {"game": "GymV21Environment-v0", "env_id": "my.module:Env-v0"}, "GymV21Environment-v0"),
+        ("fugu.envs:fugu/../code/env/walk.py:Walk", {}, "fugu.envs:fugu/../code/env/walk.py:Walk"),
         ("GymV21Environment-v0", {"env_id": "my.module:Env-v0"}, "GymV21Environment-v0"),
         ("my.module:Env-v0", {}, "my.module:Env-v0"),
         ("some/where/my_env.so", {}, "some/where/my_env.so"),
         ("fugu.cli.main:main", {"argv": ["--version"]}, "fugu.cli.main:main"),
         ("coding", {"level": 2}, None),
         ("fugu.envs.teams:with_state", {"of": "mpe2.simple_spread_v3:parallel_env"}, None),
+        ("fugu.envs.atari:make", {"game": "ALE/Pong-v5"}, None),
+        ("fugu.envs:fugu/Memory-v0", {}, None),
         ("CartPole-v1", {}, None),
     ],
 )
@@ -261,6 +268,12 @@ def test_nothing_is_written_through_a_link(elsewhere, tmp_path, name):
     for attempt in (lambda: run.resume(steps=256), lambda: run.evaluate(1)):
         with pytest.raises(ConfigError, match=f"{name} is a link, and would be written to"):
             attempt()
+
+
+def test_nor_is_a_plot(elsewhere, tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (elsewhere / "curves.png").symlink_to(tmp_path / "precious")
+    assert not fugu.Run(elsewhere).plot().is_symlink()
     assert (tmp_path / "precious").read_text() == "mine"
 
 
@@ -275,6 +288,16 @@ def test_code_that_is_named_on_the_command_line_is_asked_for(elsewhere, tmp_path
     assert (elsewhere / "code" / "env" / "walk_again.py").exists()
 
 
+@pytest.mark.parametrize("end", ["# end", ""])
+def test_a_config_that_lies_in_a_run_is_asked_for_even_if_it_is_cut_off(elsewhere, tmp_path, end):
+    hostile = tmp_path / "hostile.py"
+    hostile.write_text(MARKING.format(str(tmp_path / "executed")))
+    (elsewhere / "part.toml").write_text(f'env = "{hostile}:Mine"\n{end}\n')
+    with pytest.raises(Untrusted, match=f"env: {hostile}:Mine"):
+        fugu.train(config=elsewhere / "part.toml", runs=tmp_path / "runs", **TINY)
+    assert not (tmp_path / "executed").exists()
+
+
 def test_an_environment_with_other_spaces_is_one_message(elsewhere, tmp_path):
     other = f"{write_env(tmp_path / 'other', size=3)}:Walk"
     said = r"does not fit: its observations are Box float32 \[3\], and the run's Box float32 \[2\]"
@@ -282,6 +305,9 @@ def test_an_environment_with_other_spaces_is_one_message(elsewhere, tmp_path):
         fugu.Run(elsewhere, env=other).evaluate(1)
     with pytest.raises(ConfigError, match=said):
         fugu.Run(elsewhere).resume(env=other, steps=256)
+    (elsewhere / "origin.json").write_text('{"spaces": ["none"]}')
+    moved = f"{write_env(tmp_path / 'moved')}:Walk"
+    assert fugu.Run(elsewhere, env=moved).evaluate(1).mean == 5
 
 
 def test_resuming_with_a_class_does_not_vouch_for_the_file_it_stands_in_for(elsewhere):

@@ -145,6 +145,12 @@ def test_deep_nesting_is_refused():
         from_json(value)
 
 
+def test_a_space_of_parts_that_are_too_large_together_is_refused():
+    part = {"type": "Box", "dtype": "float32", "shape": [1 << 16], "low": 0.0, "high": 1.0}
+    with pytest.raises(SpaceError, match="takes .* bytes, more than"):
+        from_json({"type": "Sequence", "space": part, "stack": False, "max_length": 1 << 26})
+
+
 def test_keys_that_json_cannot_hold_are_refused():
     with pytest.raises(SpaceError, match="cannot be written"):
         to_json(gs.Dict({("a", 1): gs.Discrete(2)}))

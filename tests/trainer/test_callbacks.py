@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 import fugu
 from fugu.errors import ConfigError
+from fugu.run.ending import Interrupted
 from fugu.run.run import Run
 from fugu.run.store import RunFolder
 from fugu.trainer import capture
@@ -148,6 +150,18 @@ def test_a_callback_that_raises_ends_the_training_and_loses_nothing(tmp_path: Pa
     assert said[3] == f"  or without callbacks: fugu train --resume {folder}"
     assert isinstance(caught.value.__cause__, KeyError)
     assert outcome(run.resume()) == outcome(plain)
+
+
+def test_ctrl_c_in_what_a_callback_trains_loses_nothing_of_its_own_training(tmp_path: Path, plain: Run) -> None:
+    def trains(run: Run, metrics: dict[str, float]) -> None:
+        if metrics["updates"] == 6:
+            raise Interrupted(signal.SIGINT, run, 0)
+
+    with pytest.raises(Interrupted):
+        trained(tmp_path, [trains])
+    (folder,) = tmp_path.iterdir()
+    assert int(find(folder / "checkpoints").name.removeprefix("step_")) == Run(RunFolder(folder)).metrics()[-1]["steps"]
+    assert outcome(Run(RunFolder(folder)).resume()) == outcome(plain)
 
 
 @pytest.mark.parametrize("method", ["on_start", "on_update", "on_checkpoint", "on_evaluation", "on_end"])

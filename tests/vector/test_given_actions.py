@@ -1,5 +1,6 @@
 """What callers hand over as actions, and which environments they may name: forms, mistakes, rows on which nobody acts."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -10,6 +11,7 @@ from gymnasium import spaces as gs
 import fugu.vector
 from fugu.errors import ConfigError, EnvError, SpaceError
 from fugu.vector import as_gymnasium, as_sb3
+from fugu.vector.runner import check_distinct
 
 BACKENDS = ["serial", "process"]
 
@@ -162,6 +164,11 @@ def test_one_object_behind_several_rows_of_a_worker_is_refused() -> None:
     env = Echo()
     with pytest.raises((ConfigError, EnvError), match="environments 2 and 3 are one and the same Echo object"):
         fugu.vector.make([Echo, Echo, lambda: env, lambda: env], backend="process", num_workers=2)
+
+
+def test_an_attribute_that_environments_share_is_no_environment() -> None:
+    for name in ("echo", None):
+        check_distinct([SimpleNamespace(env=name), SimpleNamespace(env=name)])
 
 
 class Doubles(Echo):

@@ -10,13 +10,13 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, ClassVar, get_type_hints
 
 from fugu.algorithm.config import MAPPOConfig, PPOConfig, SafeConfig, SelfPlayConfig, SurrogateConfig, TeamPPOConfig
 from fugu.algorithm.config_episodes import GRPOConfig, TokenPPOConfig
 from fugu.algorithm.find import algorithm_class, is_own
 from fugu.config import fixed
+from fugu.emulation.place import cached_by_meaning
 from fugu.errors import ConfigError
 
 
@@ -91,7 +91,7 @@ KNOWN: Mapping[str, type[Settings]] = {
 """algorithm -> its settings, for those whose settings need no torch"""
 
 
-@cache
+@cached_by_meaning
 def settings_type(algorithm: str) -> type | None:
     """Return the ``Config`` of an algorithm, or None if it has no settings; raise a ConfigError if there is no such algorithm."""
     if algorithm in KNOWN:
@@ -100,7 +100,7 @@ def settings_type(algorithm: str) -> type | None:
     return kind if dataclasses.fields(kind) else None
 
 
-@cache
+@cached_by_meaning
 def sections(algorithm: str) -> Mapping[str, type]:
     """Return the sections that ``algorithm`` adds to a run's config, by name; its own comes last."""
     kind = settings_type(algorithm)

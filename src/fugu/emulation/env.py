@@ -226,7 +226,7 @@ class EnvSpec:
 
     @property
     def agent_names(self) -> tuple[str, ...]:
-        """What the agents are called, in the order of their rows; empty where they have no names."""
+        """Return what the agents are called, in the order of their rows; empty where they have no names."""
         return tuple(map(str, self.agents))
 
     @property

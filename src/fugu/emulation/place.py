@@ -3,12 +3,15 @@ of the user's own, and names that carry what they mean with them."""
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fugu.emulation.build import is_built
+
+Result = TypeVar("Result")
 
 OURS = frozenset({"fugu.envs.atari:make", "fugu.envs.teams:with_state", "fugu.coding.env:Coding"})
 """environments of fugu that are named like a user's own"""
@@ -40,12 +43,28 @@ def meaning(name: Any) -> Any:
     return name.means() if isinstance(name, Name) else name
 
 
+def cached_by_meaning(function: Callable[[str], Result]) -> Callable[[str], Result]:
+    """Let ``function`` of a name be called once for each meaning: two names of one text may carry different objects."""
+
+    @functools.cache
+    def kept(name: str, meant: object) -> Result:
+        return function(name)
+
+    @functools.wraps(function)
+    def call(name: str) -> Result:
+        meant = meaning(name)
+        return kept(name, meant if isinstance(meant, str) else id(meant))  # which lives as long as the name does
+
+    return call
+
+
 def is_code(name: str) -> bool:
     """Return whether ``name`` means code that is not fugu's: a file, a class in a module, an id that imports a module, or what a
     session held."""
     if is_built(name) or name.startswith(BY_NAME):
         return True
-    return ":" in name and name not in OURS and not name.startswith(OUR_IDS)
+    ours = name in OURS or (name.startswith(OUR_IDS) and not split_file(name)[0])  # a folder may be called so as well
+    return ":" in name and not ours
 
 
 def from_anywhere(name: str, folder: str | Path = "") -> str:

@@ -90,7 +90,7 @@ class ConfigFile:
         for name in ("env", "algorithm", "device"):
             if name in self.data:
                 self.data[name] = self._fitting((name,), self.data[name], str)
-        if self.whole and store.is_run(path.parent):
+        if store.is_run(path.parent) and (self.whole or store.RunFolder(path.parent).checkpoints.exists()):
             Gate(store.RunFolder(path.parent), tomllib.loads(self.text), given, trust_code).check()
         _from_its_folder(self.data, path.parent)
         for name, hint in (("env_kwargs", Mapping[str, Any]), ("vector", Mapping[str, Any])):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -67,11 +69,16 @@ def plot(
     for number, (metric, curves) in enumerate(drawn.items(), 1):
         lines = _lines(curves, [name[folder.path] for folder in singles], inside)
         _draw(figure.add_subplot(rows, columns, number), metric, lines, x, smooth, bounds[metric])
+    draft = target.with_name(f".{target.stem}-{os.getpid()}{target.suffix}")  # in a run of somebody else's target may be a link
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(target)
+        figure.savefig(draft)
+        draft.replace(target)
     except OSError as error:
         raise FuguError(f"{target} cannot be written: {error.strerror}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
     return target
 
 

@@ -32,12 +32,12 @@ class Group:
 
     @property
     def path(self) -> Path:
-        """What commands call the group: its name in the folder of its runs."""
+        """Return what commands call the group: its name in the folder of its runs."""
         return self.root / self.name
 
     @property
     def runs(self) -> list[Run]:
-        """The runs there are, in the order of the group's seeds."""
+        """Return the runs there are, in the order of the group's seeds."""
         runs = [Run(folder, **self.code) for folder in self.folders]
         place = {seed: number for number, seed in enumerate(self.seeds)}
         return sorted(runs, key=lambda run: place.get(run.config.seed, len(place)))
@@ -77,17 +77,17 @@ class GroupEvaluation:
 
     @property
     def means(self) -> tuple[float, ...]:
-        """Mean return of each run."""
+        """Return the mean return of each run."""
         return tuple(one.mean for one in self.by_seed.values())
 
     @property
     def mean(self) -> float:
-        """Mean of the runs' means: each seed counts the same."""
+        """Return the mean of the runs' means: each seed counts the same."""
         return mean(self.means)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95% confidence interval of the mean over seeds (Student's t); nan for one run."""
+        """Return the 95% confidence interval of the mean over seeds (Student's t); nan for one run."""
         return interval(self.means)
 
     def __str__(self) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from typing import Any
 
 from fugu.config import SEEDS, fitting
 from fugu.errors import ConfigError
+from fugu.run.whole import write_whole
 
 FILE = "run.json"
 LONGEST = 80
@@ -119,12 +119,7 @@ def write_label(folder: Path, label: Label) -> None:
     data: dict[str, Any] = {"started": label.started, "tags": list(label.tags)}
     if label.group is not None:
         data |= {"group": label.group, "seeds": list(label.seeds)}
-    draft = folder / f"{FILE}.tmp"
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(data) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(folder / FILE)
+    write_whole(folder / FILE, json.dumps(data) + "\n")
 
 
 def _is_plain(text: str, longest: int = LONGEST) -> bool:

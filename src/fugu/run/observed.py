@@ -22,7 +22,7 @@ from fugu.spaces.values import Values
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class Observed:
     rows: np.ndarray
     """[n, *row_shape]"""
     single: bool
@@ -34,7 +34,7 @@ class Given:
     names: tuple[tuple[int, Any], ...] | None = None
     """row and name of the agents that were named; None: rows have no names"""
 
-    def with_rows(self, rows: np.ndarray) -> Given:
+    def with_rows(self, rows: np.ndarray) -> Observed:
         return dataclasses.replace(self, rows=rows)
 
     def starts(self, episode_start: Any, without_state: bool) -> np.ndarray:
@@ -75,7 +75,7 @@ class Reader:
         self._own = [discrete_choices(action) for _, action in env.agent_spaces]
         """choices of each agent of a team whose agents differ"""
 
-    def read(self, obs: Any, action_mask: Any = None) -> Given:
+    def read(self, obs: Any, action_mask: Any = None) -> Observed:
         """Return ``obs`` as rows; SpaceError if it does not fit the space."""
         if self._by_name(obs):
             return self._team(obs, action_mask)
@@ -88,16 +88,16 @@ class Reader:
             mask = self._mask(action_mask, (len(rows),) if not single else (), "action_mask").reshape(len(rows), -1)
         elif self.masked:
             mask = self._offered(rows)
-        return Given(rows, single, np.ones(len(rows), bool), self._forbidding(mask))
+        return Observed(rows, single, np.ones(len(rows), bool), self._forbidding(mask))
 
-    def shown(self, env_action: Tensor, given: Given) -> Any:
+    def shown(self, env_action: Tensor, given: Observed) -> Any:
         """Return actions in the environment's own form, and in that of what was given."""
         rows = env_action.cpu().numpy()
         if given.names is None:
             return self.actions.value(rows, single=given.single)
         return {name: self.actions.value(rows[i : i + 1], single=True) for i, name in given.names}
 
-    def nothing(self, given: Given) -> Any:
+    def nothing(self, given: Observed) -> Any:
         """Return the actions on no observation, in the form of what was given."""
         return {} if given.names is not None else self.actions.value(self.actions.layout.zeros(0), single=False)
 
@@ -107,7 +107,7 @@ class Reader:
         space = self.env.observation_space
         return not (isinstance(space, gs.Dict) and set(obs) <= set(space.spaces) and obs)
 
-    def _team(self, obs: Mapping[Any, Any], action_mask: Any) -> Given:
+    def _team(self, obs: Mapping[Any, Any], action_mask: Any) -> Observed:
         count, layout = self.env.num_agents, self.observations.layout
         rows, here = layout.zeros(count if obs else 0), np.zeros(count if obs else 0, bool)
         mask = np.ones((len(rows), self.choices), bool) if self.choices else None
@@ -127,7 +127,7 @@ class Reader:
         if mask is not None and len(rows):
             self._team_masks(mask, rows, here, action_mask)
         names = tuple((self._index[name], name) for name in obs)
-        return Given(rows, False, here, self._forbidding(mask), names)
+        return Observed(rows, False, here, self._forbidding(mask), names)
 
     def _team_masks(self, mask: np.ndarray, rows: np.ndarray, here: np.ndarray, action_mask: Any) -> None:
         """Write what the agents that are here may choose: what they have, their observations allow and ``action_mask`` says."""

@@ -28,6 +28,7 @@ from fugu.run.commit import Commit
 from fugu.run.given import Given, by_text
 from fugu.run.store import RunFolder
 from fugu.run.trust import ROLES, Gate, stamp, text_of
+from fugu.run.whole import write_whole
 from fugu.spaces import Layout
 from fugu.trainer.config import TrainConfig
 
@@ -50,7 +51,7 @@ def note_origin(folder: RunFolder, config: TrainConfig, vec: Any = None) -> None
             "code": copied,
             "git": commit.found(folder.at / "origin.diff"),
         }
-        _write(folder.origin, json.dumps(found, indent=1, default=str) + "\n")
+        write_whole(folder.origin, json.dumps(found, indent=1, default=str) + "\n")
 
 
 def renew_origin(folder: RunFolder, gate: Gate, given: Given) -> None:
@@ -64,15 +65,15 @@ def renew_origin(folder: RunFolder, gate: Gate, given: Given) -> None:
         if copied:
             found = _read(folder.origin)
             found["code"] = {**found.get("code", {}), **copied}
-            _write(folder.origin, json.dumps(found, indent=1) + "\n")
+            write_whole(folder.origin, json.dumps(found, indent=1) + "\n")
         if gate.trusted or set(Gate(folder, data).executes) <= set(named):
             stamp(folder, data)
 
 
 def refuse_other_spaces(folder: RunFolder, vec: Any) -> None:
     """Raise a ConfigError if environments that were given have other spaces than those the run began with."""
-    before, now = _read(folder.origin).get("spaces") or {}, _spaces(vec)
-    for name, known in before.items():
+    before, now = _read(folder.origin).get("spaces"), _spaces(vec)
+    for name, known in before.items() if isinstance(before, dict) else ():
         if name in now and now[name] != known:
             raise ConfigError(
                 f"{folder.path}: the environment given does not fit: its {name} are {now[name]}, and the run's {known}"
@@ -144,9 +145,3 @@ def _read(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_bytes())
         return found if isinstance(found, dict) else {}
     return {}
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_suffix(".tmp")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)

@@ -26,6 +26,8 @@ LIMIT = 10_000_000
 """bytes of the file; what is printed after that is not kept"""
 ROOM = 1_000_000
 """bytes in memory after which those that have been moved are let go"""
+ROUNDS = 8
+"""looks in one move at what was printed during the one before; the memory that is let go would take it along"""
 EVERY_S = 0.25
 """seconds between two moves"""
 TAIL = 10
@@ -94,11 +96,14 @@ class Output:
 
     def _move(self) -> None:
         with self._lock:
-            end = os.fstat(self._memory).st_size  # what is printed meanwhile has to wait
-            while self._taken < end and (data := os.pread(self._memory, ROOM, self._taken)):
-                self._taken += len(data)
-                self._last = (self._last + data)[-KEPT:]
-                self._write(data)
+            for _ in range(ROUNDS):
+                end = os.fstat(self._memory).st_size
+                if self._taken >= end:
+                    break
+                while self._taken < end and (data := os.pread(self._memory, ROOM, self._taken)):
+                    self._taken += len(data)
+                    self._last = (self._last + data)[-KEPT:]
+                    self._write(data)
             if self._taken > ROOM:
                 os.ftruncate(self._memory, 0)
                 self._taken = 0

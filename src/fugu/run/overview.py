@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fugu.emulation.place import title
+from fugu.emulation.place import from_here, title
 from fugu.errors import FuguError
 from fugu.run import store
 from fugu.run.measure import MEASURES, measure, values
@@ -67,10 +67,16 @@ def overview(folder: store.RunFolder) -> Overview:
     config: TrainConfig | None = None
     metrics: list[dict[str, float]] = []
     timing: list[dict[str, float]] = []
-    problem = None
+    problem = algorithm = None
     running, label = folder.locked, folder.label
+
+    def kept(data: dict[str, Any]) -> None:
+        nonlocal algorithm
+        algorithm = from_here(str(data.get("algorithm", "ppo")))
+        without_algorithm(data)
+
     try:
-        config = read_config(folder.config, without_algorithm)
+        config = read_config(folder.config, kept)
         metrics, timing = folder.read_metrics(), folder.read_timing()
     except (FuguError, OSError) as error:
         problem = str(error)
@@ -101,7 +107,7 @@ def overview(folder: store.RunFolder) -> Overview:
         name=folder.name,
         path=str(folder.path),
         env=title(config.env, config.env_kwargs) if config is not None else None,
-        algorithm=config.algorithm if config is not None else None,
+        algorithm=algorithm if config is not None else None,
         seed=config.seed if config is not None else None,
         tags=label.tags,
         group=label.group,

@@ -24,7 +24,7 @@ from fugu.policy.shown import ActionDistribution
 from fugu.rollout.acting import Act, Carry, Seen, forms_of
 from fugu.rollout.envs import untouched
 from fugu.run import restore
-from fugu.run.observed import Given, Reader
+from fugu.run.observed import Observed, Reader
 from fugu.run.quick import quick_of
 from fugu.run.run import Run
 from fugu.trainer import checkpoint
@@ -185,7 +185,7 @@ class Policy:
     # --- inside ---
 
     def _act(
-        self, given: Given, carry: Carry | None, first: np.ndarray, greedy: bool, generator: torch.Generator | None = None
+        self, given: Observed, carry: Carry | None, first: np.ndarray, greedy: bool, generator: torch.Generator | None = None
     ) -> Act:
         self._check_team(given)
         seen = Seen(
@@ -203,7 +203,7 @@ class Policy:
     def _tensor(self, rows: np.ndarray) -> Tensor:
         return torch.from_numpy(rows).to(self.device)
 
-    def _check_team(self, given: Given) -> None:
+    def _check_team(self, given: Observed) -> None:
         """Refuse single agents where each has a network or a name of its own."""
         team = self.network.agents if isinstance(self.network, Actors) else 1
         if len(given.rows) % team:
@@ -216,17 +216,17 @@ class Policy:
 
     @cached_property
     def _forms(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """The memory by name, in the order of a state, as the policy says it on rows of zeros."""
+        """Return the form of the memory by name, in the order of a state, as the policy says it on rows of zeros."""
         rows, here = self._reader.observations.layout.zeros(self.spec.num_agents), np.ones(self.spec.num_agents, bool)
         with untouched(self.algorithm):
-            return dict(sorted(forms_of(self._act(Given(rows, False, here), None, here, True).carry).items()))
+            return dict(sorted(forms_of(self._act(Observed(rows, False, here), None, here, True).carry).items()))
 
     @cached_property
     def _forgetful(self) -> bool:
-        """True if the policy has no memory."""
+        """Return True if the policy has no memory."""
         return not self._forms
 
-    def _carry(self, state: State | None, given: Given) -> Carry | None:
+    def _carry(self, state: State | None, given: Observed) -> Carry | None:
         """Return a state as the policy's own memory."""
         if state is None or self._forgetful:
             return None
@@ -242,7 +242,7 @@ class Policy:
         named = zip(forms.items(), arrays, strict=True)
         return {name: torch.as_tensor(array, dtype=dtype, device=self.device) for (name, (_, dtype)), array in named}
 
-    def _continued(self, given: Given) -> tuple[np.ndarray, np.ndarray]:
+    def _continued(self, given: Observed) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows to act on and which are the first of an episode. Agents of a team that are not there show what they last
         saw, as in training."""
         rows = given.rows
@@ -260,7 +260,7 @@ class Policy:
             rows = np.where(given.here.reshape(-1, *(1,) * (rows.ndim - 1)), rows, self._rows)
         return rows, given.here & ~self._started
 
-    def _looked(self, given: Given, state: State | None, episode_start: Any) -> tuple[Carry | None, np.ndarray]:
+    def _looked(self, given: Observed, state: State | None, episode_start: Any) -> tuple[Carry | None, np.ndarray]:
         """Return memory and first rows for looking at observations without acting on them."""
         fits = self._memory is not None and all(len(part) == len(given.rows) for part in self._memory.values())
         if state is None and episode_start is None and fits and not self._forgetful:

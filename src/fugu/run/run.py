@@ -51,7 +51,7 @@ class Run:
 
     @cached_property
     def config(self) -> TrainConfig:
-        """The settings. The class of an algorithm of the user's own is loaded for its own."""
+        """Return the settings. The class of an algorithm of the user's own is loaded for its own."""
         return read_config(self.folder.config, lambda data: put(data, self.given, self.gate))
 
     @property
@@ -59,11 +59,11 @@ class Run:
         return self.folder.path
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The metrics, one mapping per logged update."""
+        """Return the metrics, one mapping per logged update."""
         return self.folder.read_metrics()
 
     def frame(self, kind: str | None = None) -> Any:
-        """The metrics and timings as a DataFrame of ``pandas`` or ``polars``, one row per logged update."""
+        """Return the metrics and timings as a DataFrame of ``pandas`` or ``polars``, one row per logged update."""
         from fugu.run.frame import frame
 
         return frame(self.folder.read_metrics(), self.folder.read_timing(), kind)

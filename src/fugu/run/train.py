@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
 import shlex
 import warnings
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,7 @@ from fugu.run.origin import note_origin, refuse_other_spaces, renew_origin
 from fugu.run.output import kept_output
 from fugu.run.run import Run
 from fugu.run.timer import Timer
+from fugu.run.whole import write_whole
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.callbacks import Callbacks
@@ -125,12 +125,12 @@ def begin(config: TrainConfig, root: Path, name: str | None, label: Label, watch
         stack.callback(trainer.close)
         trainer.watch(watching)
         folder = store.create(root, env_name(config), name, label)
-        _write(folder.config, text)
+        stack.callback(folder.discard_if_empty)
+        stack.enter_context(folder.lock())
+        write_whole(folder.config, text)
         announce(config, folder)
         note_origin(folder, config, trainer.source.vec)
-        stack.enter_context(folder.lock())
         trainer.folder = folder.checkpoints
-        stack.callback(folder.discard_if_empty)
         trainer.start()
         return attend(Run(folder, **codes(config)), trainer, timer, output)
 
@@ -199,7 +199,7 @@ def go_on(run: Run, changes: Mapping[str, Any], watching: Callbacks) -> str | No
         if trainer.finished:
             return _done(run, trainer)
         if config != run.config or run.given:
-            _write(run.folder.config, to_toml(config))
+            write_whole(run.folder.config, to_toml(config))
             run.config = config
         renew_origin(run.folder, run.gate, run.given)
         if run.folder.diverged.exists():
@@ -222,13 +222,3 @@ def _done(run: Run, trainer: Trainer) -> str:
     if steps >= trainer.config.steps:
         return f"this run has done its {steps:,} steps; give it more to do: {command} --steps {2 * steps}"
     return f"this run has reached its target of {target:g}; drop it: {command} --target None"
-
-
-def _write(path: Path, text: str) -> None:
-    """Write the file at once or not at all."""
-    draft = path.with_suffix(".tmp")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)

@@ -23,6 +23,7 @@ from fugu.emulation.session import SESSION, is_session
 from fugu.errors import ConfigError
 from fugu.run import code, seal
 from fugu.run.store import RunFolder
+from fugu.run.whole import write_whole
 
 ROLES: Mapping[str, tuple[str, ...]] = {
     "env": ("env",),
@@ -199,10 +200,7 @@ def stamp(folder: RunFolder, data: Mapping[str, Any]) -> None:
     if not gate.executes:
         return
     try:
-        text = seal.seal(gate.message())
-        draft = folder.seal.with_suffix(".tmp")
-        draft.write_text(text + "\n", encoding="ascii")
-        draft.replace(folder.seal)
+        write_whole(folder.seal, seal.seal(gate.message()) + "\n")
     except (seal.NoKey, OSError, ConfigError):
         return
 
@@ -217,9 +215,10 @@ def _means_code(name: str) -> bool:
 
 def _from_settings(env: str, settings: Mapping[str, Any]) -> str:
     """Return what an environment of fugu executes because its settings say so, or nothing."""
-    inner = settings.get("of")
-    if env == "fugu.envs.teams:with_state" and isinstance(inner, str) and _means_code(inner):
-        return inner
+    inner = settings.get({"fugu.envs.teams:with_state": "of", "fugu.envs.atari:make": "game"}.get(env, ""))
+    names = [name for name in (inner if isinstance(inner, list | tuple) else [inner]) if isinstance(name, str)]
+    if code_of := [name for name in names if _means_code(name)]:
+        return ", ".join(code_of)
     weaker = [name for name in UNPROTECTED if name in settings]
     if "coding" in env.lower() and weaker:
         return f"programs that its policy writes, shut in less than usual ({', '.join(weaker)})"

@@ -23,6 +23,8 @@ DEEPEST = 64
 """levels of nesting that are read"""
 MOST_ITEMS = 1 << 26
 """elements of one leaf that are read: more would be no observation, but memory that a bad file asks for"""
+MOST_BYTES = 8 * MOST_ITEMS
+"""bytes of a row, of all parts and items together, for the same reason"""
 
 KEYS = (str, bool, int, float, type(None))
 """types of the keys of a Dict that JSON can hold"""
@@ -107,7 +109,8 @@ def _read(value: Any, path: Path) -> gs.Space:
         raise SpaceError(f"type {_brief(kind)} is none of {', '.join(READERS)}", where=_at(path))
     try:
         space = READERS[kind](Fields(value, path))
-        Layout(space)
+        if (size := Layout(space).nbytes) > MOST_BYTES:
+            raise SpaceError(f"a value takes {size} bytes, more than {MOST_BYTES}", where=_at(path))
         return space
     except SpaceError:
         raise

@@ -12,13 +12,13 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fugu.algorithm.find import check_name, is_own
 from fugu.algorithm.settings import KNOWN, fixed_sections, gathered, means_nothing, narrowed, sections
 from fugu.config import SEEDS, field_paths, find_field, fixed, read_toml, structure
+from fugu.emulation.place import cached_by_meaning
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
 from fugu.trainer.config_parts import CheckpointConfig, EvalConfig, ImitationConfig, LogConfig, OptimizerConfig
@@ -175,7 +175,7 @@ def _remade(values: Mapping[str, Any]) -> TrainConfig:
     return TrainConfig(**values)
 
 
-@cache
+@cached_by_meaning
 def member(algorithm: str) -> type[TrainConfig]:
     """Return the class of configs with the sections of ``algorithm``."""
     check_name(algorithm)

@@ -184,7 +184,7 @@ class Trainer:
                     self._save_unfinished(before)
                 raise
             found = self._evaluation(interrupt)
-            self._tell(metrics if found is None else metrics | found.metrics(), found, report)
+            self._tell(metrics if found is None else metrics | found.metrics(), found, report, interrupt)
             if not self.finished:
                 due = self._due(updates)
                 if due or self._long_ago():
@@ -192,7 +192,7 @@ class Trainer:
         if self.saved_step != self.steps:
             self.save(ending=True)
 
-    def _tell(self, metrics: dict[str, float], found: Evaluation | None, report: Report) -> None:
+    def _tell(self, metrics: dict[str, float], found: Evaluation | None, report: Report, interrupt: Interrupt) -> None:
         """Report an update, with what callbacks log of it; one of them may end the training. Looks that the clock decided are not
         told to them, so that what they do does not hang on it."""
         if not self.callbacks or (self.unattended is not None and not self.unattended.at_look):
@@ -200,8 +200,8 @@ class Trainer:
             return
         try:
             self._ended = self.ranks.any(self.callbacks.updated(metrics, found))
-        except Exception:
-            if self.saved_step != self.steps:
+        except BaseException as error:  # of Ctrl-C only a second one to this training ends it without saving
+            if self.saved_step != self.steps and (isinstance(error, Exception) or not interrupt.asked):
                 with suppress(Exception):  # the reason why training ended matters more
                     self.save(ending=True)
             raise

@@ -105,8 +105,8 @@ def check_distinct(envs: Sequence[Any], first: int = 0) -> None:
     """Refuse one environment object behind several rows: each would play, and reset, the others' episode."""
     seen: dict[int, int] = {}
     for i, env in enumerate(envs, first):
-        inner = getattr(env, "env", env)
-        inner = getattr(inner, "unwrapped", inner)
+        inner = getattr(env, "env", None)
+        inner = getattr(inner, "unwrapped", inner) if hasattr(inner, "step") else env  # env may be anything in a fugu.Env
         if seen.setdefault(id(inner), i) != i:
             name = type(inner).__name__
             raise ConfigError(
