@@ -53,8 +53,8 @@ def test_what_exists_only_here_is_named_so_that_one_recognises_it(monkeypatch):
 
 
 def test_a_class_that_is_defined_anew_gets_a_name_of_its_own():
-    first, second = (type("Anew", (), {"__module__": "__main__"}) for _ in range(2))
-    assert [named(first), named(second), named(first)] == ["session:Anew", "session:Anew-2", "session:Anew"]
+    first, second = (type("Redefined", (), {"__module__": "__main__"}) for _ in range(2))
+    assert [named(first), named(second), named(first)] == ["session:Redefined", "session:Redefined-2", "session:Redefined"]
 
 
 @pytest.mark.parametrize("name", ["cartpole", "my.py:Env"])
