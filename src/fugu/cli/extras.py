@@ -11,6 +11,7 @@ PACKAGE = "fugu-rl"
 PURPOSES = {
     "pettingzoo": "multi-agent environments",
     "sb3": "our vector envs under Stable-Baselines3",
+    "torchrl": "our vector envs under TorchRL",
     "atari": "Atari",
     "mujoco": "MuJoCo",
     "minigrid": "MiniGrid and BabyAI",
