@@ -179,7 +179,8 @@ def test_a_seed_that_fails_is_noted_and_the_others_go_on(tmp_path: Path, capsys:
     out, err = capsys.readouterr()
     states = [line.partition("/g-s")[2].partition(", return")[0] for line in out.splitlines() if line.startswith("seed ")]
     assert states == ["0, done", "1, failed", "2, done"] and "(standard error of 2 seeds)" in out
-    assert "1 of the 3 seeds of" in err and "seed 1: EnvError: ValueError: enough" in err
+    assert "1 of the 3 seeds of" in err
+    assert f"seed 1: EnvError: ValueError: enough (all of it in {tmp_path}/runs/g-s1/failed.txt)\n" in err
     assert f"go on with: fugu train --resume {tmp_path}/runs/g" in err
     assert len(fugu.Group("g", tmp_path / "runs").resume()) == 3
 

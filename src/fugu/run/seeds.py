@@ -44,7 +44,7 @@ class SeedsFailed(FuguError, RuntimeError):
 
     def __init__(self, path: Path, errors: Mapping[int, Exception], total: int, group: Group | None, again: str) -> None:
         self.errors, self.group = dict(errors), group
-        lines = "".join(f"\n  seed {seed}: {_headline(error)}" for seed, error in errors.items())
+        lines = "".join(f"\n  seed {seed}: {_headline(error)}{_where(path, seed)}" for seed, error in errors.items())
         again = f"go on with: {again}" if group is not None else "begin again: nothing was kept"
         super().__init__(f"{len(errors)} of the {total} seeds of {path} failed:{lines}", fix=f"once that is mended, {again}")
 
@@ -125,6 +125,12 @@ def _trained(
 def _refuse_taken(root: Path, name: str, seeds: tuple[int, ...]) -> None:
     for each in (name, *(f"{name}-s{seed}" for seed in seeds)):
         store.refuse_taken(root, each)
+
+
+def _where(path: Path, seed: int) -> str:
+    """Return where the whole error of a run of the group is, if it had begun."""
+    folder = store.RunFolder(path.with_name(f"{path.name}-s{seed}"))
+    return f" (all of it in {folder.path / folder.failed.name})" if folder.failed.exists() else ""
 
 
 def _headline(error: Exception) -> str:
