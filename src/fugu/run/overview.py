@@ -37,8 +37,8 @@ class Overview:
     group_seeds: tuple[int, ...]
     """seeds of that group, those without a run included"""
     state: State
-    """running: a process trains it. ended: by a callback. interrupted: it can go on with --resume. failed: the same, once the cause is mended. diverged: the
-    same, with other settings"""
+    """running: a process trains it. ended: by a callback. interrupted: it can go on with --resume. failed: the same, once the cause is
+    mended. diverged: the same, with other settings"""
     problem: str | None
     """message of a run that failed, diverged or is damaged"""
     steps: int
