@@ -160,8 +160,8 @@ def _of_file(path: str | Path, env: Any, settings: dict[str, Any], trust_code: b
 def _gives(settings: Mapping[str, Any], where: tuple[str, ...]) -> bool:
     """Return whether ``settings``, in any of their forms, name what stands at ``where`` in a config."""
     section = settings.get(where[0])
-    inner = section if isinstance(section, Mapping) else vars(section) if section is not None else {}
-    return ".".join(where) in settings or where[-1] in settings or where[-1] in inner
+    inside = where[-1] in section if isinstance(section, Mapping) else hasattr(section, where[-1])
+    return inside or ".".join(where) in settings or where[-1] in settings
 
 
 def _with_whole_sink(config: TrainConfig) -> TrainConfig:
