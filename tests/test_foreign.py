@@ -49,6 +49,7 @@ def test_a_flag_of_another_library_is_answered_with_ours(flag, said, capfd):
         ("total_timesteps", "fugu calls it steps"),
         ("n_epochs", "fugu calls it epochs"),
         ("clip_range", r"fugu calls it ppo\.clip \(or clip\)"),
+        ("callback", r"fugu has no such setting; fugu\.train\(\.\.\., callbacks=\[\.\.\.\]\) takes"),
         ("train.gamma", r"fugu calls it ppo\.gamma"),
         ("nonsense", "there is no setting 'nonsense'"),
     ],

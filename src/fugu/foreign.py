@@ -69,6 +69,10 @@ NAMES: dict[str, tuple[str, str, str]] = {
     "torch_deterministic": ("CleanRL and PufferLib", _NO, "the same seed gives the same run without it"),
     "use_sde": ("SB3", _NO, "there is no such exploration; policy.std state lets the deviation depend on what is seen"),
     "sde_sample_freq": ("SB3", _NO, "there is no such exploration"),
+    "callback": ("SB3", _NO, "fugu.train(..., callbacks=[...]) takes functions and objects in a list"),
+    "exp_name": ("CleanRL", _NO, "a run has a name: --name NAME, in Python name=NAME"),
+    "tb_log_name": ("SB3", _NO, "a run has a name: --name NAME, in Python name=NAME"),
+    "tag": ("PufferLib", _NO, "a run has tags: --tag TAG, in Python tags=[TAG]"),
     "stats_window_size": ("SB3", _NO, "returns are means over 100 episodes"),
 }  # fmt: skip
 _PREFIXES = {"train": "", "vec": "vector", "rnn": "policy", "base": ""}

@@ -17,7 +17,9 @@ import psutil
 import pytest
 from tests.timing import gone_in, in_time
 
+from fugu.check.report import Report
 from fugu.cli.apart import _start_method, apart
+from fugu.cli.check import show
 from fugu.cli.main import main
 from fugu.emulation import check_env
 
@@ -53,6 +55,13 @@ def written(folder: Path, reset: str = "pass", step: str = "pass") -> str:
 
 def fugu(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*FUGU, *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+def test_a_long_fix_is_whole_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    report = Report("my_env")
+    report.add("error", "obs", "too much", "less " * 60 + "at the end")
+    show(report)
+    assert "\n  fix: less less" in (out := capsys.readouterr().out) and out.endswith(" at the end\n")
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,7 @@ def test_autotune_prints_the_line_to_use(capsys: pytest.CaptureFixture[str]) -> 
     text = capsys.readouterr().out
     assert "fugu.vector.make('CartPole-v1', 1, backend='serial')" in text
     assert "fugu bench vector CartPole-v1 --num-envs 1 --backend serial" in text
+    assert "fugu train CartPole-v1 --num-envs 1 --backend serial" in text
     assert main(["autotune", "CartPole-v1", "--num-envs", "1", "--seconds", "0.02", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["best"] == {"num_envs": 1, "backend": "serial"}
 

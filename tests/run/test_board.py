@@ -123,9 +123,9 @@ def test_the_plain_line_has_the_figures_and_no_more_than_one_line() -> None:
     line = plain(HEADER, progress())
     assert line.startswith("0:09 4.20M/10.0M steps  1.21M steps/s  ETA 0:04  return 475.2  length 480  ")
     assert line.endswith("  env/score 12.50  loss/kl 0.0012  env 78%  update 22%")
-    assert plain(HEADER, Progress()) == "0:00 0/10.0M steps"
+    assert plain(HEADER, Progress()) == f"0:00 0/10.0M steps  {HEADER.run}"
     resumed = Header(run="cartpole-20260102-030405", env="cartpole", total_steps=10_000_000, from_step=2_500_000)
-    assert plain(resumed, Progress()) == "0:00 2.50M/10.0M steps"
+    assert plain(resumed, Progress()) == f"0:00 2.50M/10.0M steps  {HEADER.run}"
 
 
 @pytest.mark.parametrize(

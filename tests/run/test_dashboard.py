@@ -93,7 +93,7 @@ def test_a_pipe_gets_plain_lines_the_first_at_once_even_if_colour_is_forced(tmp_
     )
     lines = done.stdout.splitlines()
     assert "\x1b" not in done.stdout and not done.stderr
-    assert lines[0] == "0:00 0/1000 steps" and " 100/1000 steps" in lines[1]
+    assert lines[0] == "0:00 0/1000 steps  cartpole-20260102-030405" and " 100/1000 steps" in lines[1]
     assert " 1000/1000 steps" in lines[-2] and "return 60" in lines[-2] and lines[-1] == "after the board"
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -178,7 +179,8 @@ def test_a_seed_that_fails_is_noted_and_the_others_go_on(tmp_path: Path, capsys:
     out, err = capsys.readouterr()
     states = [line.partition("/g-s")[2].partition(", return")[0] for line in out.splitlines() if line.startswith("seed ")]
     assert states == ["0, done", "1, failed", "2, done"] and "(standard error of 2 seeds)" in out
-    assert "1 of the 3 seeds of" in err and "seed 1: EnvError: ValueError: enough" in err
+    assert "1 of the 3 seeds of" in err
+    assert f"seed 1: EnvError: ValueError: enough (all of it in {tmp_path}/runs/g-s1/failed.txt)\n" in err
     assert f"go on with: fugu train --resume {tmp_path}/runs/g" in err
     assert len(fugu.Group("g", tmp_path / "runs").resume()) == 3
 
@@ -243,3 +245,34 @@ def test_a_group_that_was_killed_goes_on_exactly(alone: Path, tmp_path: Path) ->
     assert done.returncode == -9 and [run.name for run in store.runs(tmp_path / "runs")] == ["g-s4", "g-s5"]
     fugu.Group("g", tmp_path / "runs").resume()
     check_same(tmp_path / "runs", alone)
+
+
+SESSION = """
+import os, signal, gymnasium as gym, fugu
+class Walk(gym.Wrapper):
+    def __init__(self):
+        super().__init__(gym.make("CartPole-v1"))
+def stop(run, metrics):
+    if metrics["updates"] == 3:
+        os.kill(os.getpid(), signal.SIGINT)
+fugu.train(Walk, name="g", seeds=2, callbacks=[stop], steps=1500, num_envs=4, horizon=8, minibatch=32, backend="serial", board="off")
+"""
+
+
+def test_a_group_that_exists_in_a_script_says_once_how_it_goes_on_and_ends_in_a_few_words(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SESSION)
+    ended = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    again = "fugu train --resume runs/g --env my_file.py:Walk"
+    note, end = ended.stderr.splitlines()  # and nothing of what had not been freed
+    assert note.endswith(f"go on with fugu.Group('runs/g').resume(env=Walk) or {again}")
+    assert end == f"Interrupted: SIGINT: saved at step 93 of seed 0; go on with the whole group: {again}"
+    assert ended.returncode == 130
+
+
+def test_a_group_goes_on_with_what_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = tmp_path / "walk.py"
+    env.write_text("import gymnasium as gym\ndef make():\n    return gym.make('CartPole-v1')\n")
+    settings = {**TINY, "steps": 64, "num_envs": 4, "minibatch": 32, "backend": "serial"}
+    fugu.train(lambda: gym.make("CartPole-v1"), runs=tmp_path, name="g", seeds=2, **settings)
+    group = fugu.Group("g", tmp_path).resume(env=f"{env}:make", steps=128)
+    assert {run.config.env for run in group} == {f"{env}:make"} and min(run.metrics()[-1]["steps"] for run in group) >= 128

@@ -14,6 +14,7 @@ from fugu.cli.main import main
 from fugu.emulation.place import from_here
 from fugu.errors import ConfigError
 from fugu.run import seal
+from fugu.run.config_file import from_file
 from fugu.run.overview import overviews
 from fugu.run.run import Run
 from fugu.run.trust import Untrusted
@@ -360,3 +361,49 @@ def test_without_a_key_a_run_is_made_and_has_to_be_asked_for(tmp_path, monkeypat
     with pytest.raises(Untrusted, match="no seal"):
         fugu.Run(run.path).evaluate(1)
     assert fugu.Run(run.path, trust_code=True).evaluate(1).mean == 5
+
+
+def test_the_config_of_a_run_finds_its_code_as_the_run_does(elsewhere, tmp_path):
+    path = elsewhere / "config.toml"
+    with pytest.raises(Untrusted):
+        from_file(path)
+    env = from_file(path, trust_code=True).env
+    assert (
+        env.endswith("/walk.py:Walk")
+        and Path(env.rpartition(":")[0]).read_bytes() == (elsewhere / "code/env/walk.py").read_bytes()
+    )
+    rename(elsewhere, f"{tmp_path / 'gone' / 'walk.py'}:Walk", "session:Walk")
+    with pytest.raises(ConfigError, match=r"existed only in the session .* give it again: --env my_file.py:Walk"):
+        from_file(path)
+    assert from_file(path, "cartpole").env == "cartpole"
+
+
+def test_an_option_in_the_place_of_code_in_a_config_is_enough(elsewhere, tmp_path):
+    path, mark = elsewhere / "config.toml", tmp_path / "mark"
+    (tmp_path / "evil.py").write_text(MARKING.format(str(mark)))
+    rename(elsewhere, 'algorithm = "ppo"', f'algorithm = "{tmp_path}/evil.py:Mine"')
+    rename(elsewhere, 'net = "default"', f'net = "{tmp_path}/evil.py:Net"')
+    own = str(write_env(tmp_path / "own")) + ":Walk"
+    with pytest.raises(Untrusted, match="policy: "):
+        from_file(path, own, algorithm="ppo")
+    assert from_file(path, own, algorithm="ppo", given=["policy"]).algorithm == "ppo"
+    (tmp_path / "my_net.py").write_text(NET)
+    words = ["cartpole", "--algorithm", "ppo", "--policy", f"{tmp_path}/my_net.py:Net", "--runs", str(tmp_path / "runs")]
+    assert main(["train", "--config", str(path), *words, "--backend", "native", "--board", "off"]) == 0
+    assert not mark.exists()
+
+
+def test_a_logger_that_is_dropped_or_replaced_is_not_asked_for(tmp_path):
+    logger = "class Sink:\n def __init__(self, *_): {}\n def write(self, *_): pass\n def close(self): pass\n"
+    (tmp_path / "sink.py").write_text(logger.format("pass"))
+    run = fugu.train("cartpole", runs=tmp_path, **{**TINY, "backend": "native"}, sink=f"{tmp_path}/sink.py:Sink")
+    moved = str(shutil.copytree(run.path, tmp_path / "moved"))
+    other = str(shutil.copytree(run.path, tmp_path / "other"))
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "sink.py").write_text(logger.format("open(_[0] / 'mark', 'w').close()"))
+    with pytest.raises(Untrusted, match="sink: "):
+        fugu.Run(moved).resume(steps=256)
+    assert fugu.Run(moved).resume(steps=256, sink=None).config.log.sink is None
+    fugu.Run(other).resume(steps=256, sink=f"{tmp_path}/new/sink.py:Sink")
+    assert (Path(other) / "mark").exists() and fugu.Run(other).gate.made_here
+    assert (Path(other) / "code/sink/sink.py").read_text() == (tmp_path / "new" / "sink.py").read_text()

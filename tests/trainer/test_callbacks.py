@@ -14,6 +14,7 @@ import torch
 import fugu
 from fugu.errors import ConfigError
 from fugu.run.ending import Interrupted
+from fugu.run.overview import overview
 from fugu.run.run import Run
 from fugu.run.store import RunFolder
 from fugu.trainer import capture
@@ -135,6 +136,15 @@ def test_the_end_can_hang_on_an_evaluation(tmp_path: Path) -> None:
 def fails(run: Run, metrics: dict[str, float]) -> None:
     if metrics["updates"] == 5:
         raise KeyError("lost")
+
+
+def test_a_run_that_a_callback_ended_is_not_taken_for_one_that_was_interrupted(tmp_path: Path) -> None:
+    run = trained(tmp_path, [ends_at(2)])
+    assert overview(run.folder).state == "ended"
+    run.resume(callbacks=[ends_at(3)])
+    assert overview(run.folder).state == "ended"
+    run.resume()
+    assert overview(run.folder).state == "done" and not run.folder.ended.exists()
 
 
 def test_a_callback_that_raises_ends_the_training_and_loses_nothing(tmp_path: Path, plain: Run) -> None:

@@ -48,7 +48,9 @@ def main(argv: list[str]) -> int:
     out.print(f"\nuse  [bold]{best_name}[/]:")
     constructor = "".join(f" --env.{name} {value}" for name, value in env_kwargs.items())
     out.print(Text(f"  python   {tuning.python}"))
-    out.print(Text(f"  command  fugu bench vector {options.env} {tuning.flags}{constructor}"))
+    train = tuning.flags.replace("--isolate", "--isolate True")  # which may be None there
+    out.print(Text(f"  train    fugu train {options.env} {train}{constructor}"))
+    out.print(Text(f"  measure  fugu bench vector {options.env} {tuning.flags}{constructor}"))
     return 0
 
 

@@ -91,4 +91,6 @@ def show(report: Report) -> None:
             (finding.severity, COLOURS[finding.severity]), "  ", (finding.where, "bold"), f": {finding.problem}"
         )
         out.print(head)
-        out.print(Padding(Text.assemble(("fix: ", "green"), finding.fix), (0, 0, 0, 2), expand=False))
+        fix = Text.assemble(("fix: ", "green"), finding.fix)
+        whole = out.soft_wrap  # padding would cut what is longer than the width
+        out.print(Text("  ").append_text(fix) if whole else Padding(fix, (0, 0, 0, 2), expand=False))

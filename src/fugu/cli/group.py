@@ -30,11 +30,15 @@ def show_group(group: Group, program: str) -> int:
             text += f", {MEASURES[one.measure or 'score'][0]} {one.score:.1f}"
         out.print(Text(f"seed {seed}: {clean(text)}"), soft_wrap=True)
     ended = [one.latest for one in there.values() if one.state == "done" and one.latest]
+    if all(one.state != "done" for one in there.values()):  # the error says what to do
+        return 0
     path = shlex.quote(str(group.path))
+    head = f"group {path}"
     if (kind := shared(ended)) is not None:
         done = [latest[kind] for latest in ended]
         spread = f" +- {error(done):.1f} (standard error of {len(done)} seeds)" if len(done) > 1 else ""
-        out.print(Text(f"group {path}: mean {MEASURES[kind][0]} {mean(done):.1f}{spread}. Next:"), soft_wrap=True)
+        head += f": mean {MEASURES[kind][0]} {mean(done):.1f}{spread}"
+    out.print(Text(f"{head}. Next:"), soft_wrap=True)
     commands = (
         (f"{program} plot {path}", "the mean of its curves"),
         (f"{program} eval {shlex.quote(str(group.folders[0].path))}", "how good is one of them, over 100 episodes"),

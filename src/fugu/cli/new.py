@@ -46,7 +46,8 @@ def main(argv: list[str]) -> int:
     env = shlex.quote(str(path) if options.native else f"{path}:{name}")
     speed = "bench vector" if options.native else "autotune"
     commands = [(f"fugu check {env}", "is it sound?"), (f"fugu {speed} {env}", "how is it stepped fastest?")]
-    show_next(f"{path} with the {'struct' if options.native else 'class'} {name}", commands, 40)
+    commands.append((f"fugu train {env}", "what can be learned in it?"))
+    show_next(f"{path} with the {'struct' if options.native else 'class'} {name}", commands)
     if options.multi and importlib.util.find_spec("pettingzoo") is None:
         console().print(Text('it needs PettingZoo: pip install "fugu-rl[pettingzoo]"', style="yellow"))
     return 0

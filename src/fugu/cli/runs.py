@@ -19,7 +19,15 @@ from fugu.run.measure import MEASURES, shared
 if TYPE_CHECKING:
     from fugu.run.overview import Overview
 
-STYLES = {"running": "cyan", "done": "green", "interrupted": "yellow", "failed": "red", "diverged": "red", "damaged": "red"}
+STYLES = {
+    "running": "cyan",
+    "done": "green",
+    "ended": "green",
+    "interrupted": "yellow",
+    "failed": "red",
+    "diverged": "red",
+    "damaged": "red",
+}
 LEFT_OUT = ("tags", "best", "steps/s", "of", "env", "age", "steps", "score")
 """columns that a narrow terminal leaves out, in this order"""
 

@@ -44,9 +44,9 @@ def write_new(path: Path, text: str) -> None:
         raise FuguError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def show_next(what: str, commands: Sequence[tuple[str, str]], width: int = 60) -> None:
+def show_next(what: str, commands: Sequence[tuple[str, str]]) -> None:
     """Print what was written, and commands with the purpose of each."""
-    out = console()
+    out, width = console(), max(len(command) for command, _ in commands)
     out.print(Text(f"wrote {what}. Next:"))
     for command, purpose in commands:
-        out.print(Text(f"  {command}".ljust(width) + f"  # {purpose}"), soft_wrap=True)
+        out.print(Text(f"  {command:{width}}  # {purpose}"), soft_wrap=True)

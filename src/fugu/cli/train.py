@@ -95,7 +95,14 @@ def main(argv: list[str]) -> int:
     timeout = None if seconds is None else literal(seconds)
     if about.config is not None:
         start = from_file(
-            about.config, name, env_kwargs, device=device, algorithm=algorithm, start_timeout=timeout, trust_code=trusted
+            about.config,
+            name,
+            env_kwargs,
+            device=device,
+            algorithm=algorithm,
+            start_timeout=timeout,
+            given=_roles(argv),
+            trust_code=trusted,
         )
     else:
         wait = VectorConfig.start_timeout if timeout is None else timeout
@@ -122,6 +129,12 @@ def _code(argv: list[str], env: str | None, trusted: bool) -> dict[str, Any]:
     found = {"env": env, "policy": policy, "algorithm": take_value(argv, "--algorithm", "ppo")[1]}
     own = {role: name for role, name in found.items() if name is not None and (role == "env" or is_code(name))}
     return {**own, "trust_code": trusted}
+
+
+def _roles(argv: list[str]) -> list[str]:
+    """Return what else options name code for: ``policy``, ``sink``."""
+    flags = {argument.partition("=")[0] for argument in argv}
+    return [role for role, where in ROLES.items() if flags & {FLAGS[role], f"--{'.'.join(where)}", f"--{where[-1]}"}]
 
 
 def _algorithm(

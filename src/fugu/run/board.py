@@ -158,6 +158,7 @@ def plain(header: Header, progress: Progress) -> str:
     metrics = progress.metrics
     steps = metrics.get("steps", header.from_step)
     parts = [f"{duration(progress.uptime)} {number(steps)}/{number(header.total_steps)} steps"]
+    parts += [] if metrics else [clean(header.run)]
     if math.isfinite(progress.rate):
         parts.append(f"{number(progress.rate)} steps/s")
         parts.append(f"ETA {_eta(header, progress)}")

@@ -9,18 +9,19 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 from fugu.algorithm.settings import KNOWN, means_nothing, sections
 from fugu.config import END, field_help, field_paths, field_type, find_field, fitting, override, structure
-from fugu.emulation.place import from_anywhere
+from fugu.emulation.place import from_anywhere, is_code
+from fugu.emulation.session import is_session
 from fugu.errors import ConfigError, did_you_mean
 from fugu.presets import preset
 from fugu.run import store
 from fugu.run.given import fitted, look
-from fugu.run.trust import Gate
+from fugu.run.trust import ROLES, Gate, text_of
 from fugu.trainer.config import TrainConfig, member, own_settings, refuse_unread, with_algorithm
 from fugu.vector.config import VectorConfig
 
@@ -35,14 +36,16 @@ def from_file(
     device: str | None = None,
     algorithm: str | None = None,
     start_timeout: float | None = None,
+    given: Iterable[str] = (),
     trust_code: bool = False,
 ) -> TrainConfig:
     """Return the config that ``path`` describes. ``env`` and the others win over what the file says of them; with another ``env``, the
-    file's ``env_kwargs`` are passed over, as they belong to its own.
+    file's ``env_kwargs`` are passed over, as they belong to its own. ``given``: further roles (``policy``, ``sink``) whose code options
+    name.
 
     Sizes of a part of a config are not yet checked against each other: options may change them, and making the final config does."""
-    given = frozenset(role for role, value in (("env", env), ("algorithm", algorithm)) if value is not None)
-    file = ConfigFile(Path(path), given=given, trust_code=trust_code)
+    named = (role for role, value in (("env", env), ("algorithm", algorithm)) if value is not None)
+    file = ConfigFile(Path(path), given=frozenset([*given, *named]), algorithm=algorithm, trust_code=trust_code)
     data, kwargs = file.data, dict(env_kwargs or {})
     algorithm = algorithm or data.get("algorithm")
     other = env if env is not None and from_anywhere(env) != data.get("env") else None
@@ -68,8 +71,11 @@ def from_file(
 class ConfigFile:
     """A file of settings, read and checked for itself; errors name its lines."""
 
-    def __init__(self, path: Path, *, given: frozenset[str] = frozenset(), trust_code: bool = False) -> None:
-        """``given`` and ``trust_code`` are as for a run's ``Gate``, which the config in a run's folder has to pass."""
+    def __init__(
+        self, path: Path, *, given: frozenset[str] = frozenset(), algorithm: str | None = None, trust_code: bool = False
+    ) -> None:
+        """``given`` and ``trust_code`` are as for a run's ``Gate``, which the config in a run's folder has to pass. ``algorithm``: the
+        one that is given."""
         self.path = path
         self.text = _read(path)
         try:
@@ -91,7 +97,9 @@ class ConfigFile:
             if name in self.data:
                 self.data[name] = self._fitting((name,), self.data[name], str)
         if store.is_run(path.parent) and (self.whole or store.RunFolder(path.parent).checkpoints.exists()):
-            Gate(store.RunFolder(path.parent), tomllib.loads(self.text), given, trust_code).check()
+            _with_its_code(
+                self.data, Gate(store.RunFolder(path.parent), tomllib.loads(self.text), given, trust_code), algorithm
+            )
         _from_its_folder(self.data, path.parent)
         for name, hint in (("env_kwargs", Mapping[str, Any]), ("vector", Mapping[str, Any])):
             self._fitting((name,), self.data.get(name, {}), hint)
@@ -196,6 +204,20 @@ def _read(path: Path) -> str:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _with_its_code(data: Data, gate: Gate, algorithm: str | None) -> None:
+    """Let ``data``, the config of a run, name its code where it is found now: a file that is gone is the run's own copy."""
+    gate.check()
+    if algorithm is not None and is_code(text_of(data, "algorithm")):  # whose class reads the settings, and may not be executed
+        data["algorithm"] = algorithm
+    for role, where in ROLES.items():
+        name = text_of(data, role)
+        if role not in gate.given and (is_code(name) or is_session(name)):
+            table = data
+            for part in where[:-1]:
+                table = table[part]
+            table[where[-1]] = gate.means(role)
 
 
 def _from_its_folder(data: Data, folder: Path) -> None:

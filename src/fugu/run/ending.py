@@ -51,8 +51,11 @@ def interrupted(number: int, run: Run, steps: int) -> Interrupted:
             return
         print(f"Interrupted: {error}", file=sys.stderr)
         if not hasattr(sys, "ps1") and not sys.flags.inspect:  # a prompt stays
-            error.__context__ = None
-            traceback.clear_frames(trace)  # or what they hold is still there when the interpreter ends
+            one: BaseException | None = error
+            while one is not None:
+                traceback.clear_frames(one.__traceback__)  # or what they hold is still there when the interpreter ends
+                earlier, one.__cause__, one.__context__ = one.__cause__ or one.__context__, None, None
+                one = earlier
             raise SystemExit(128 + error.signal)
 
     if not hasattr(before, "_of_interrupted"):
@@ -72,6 +75,7 @@ def noting_failure(run: Run) -> Iterator[None]:
     left by ``os._exit``."""
     folder, owner = run.folder, os.getpid()
     folder.failed.unlink(missing_ok=True)
+    folder.ended.unlink(missing_ok=True)
     with suppress(OSError):  # a disk that is full
         folder.running.write_text(f"{owner}\n")
     try:

@@ -106,14 +106,14 @@ def by_text(value: Any) -> str | None:
 
 def announce(config: TrainConfig, folder: RunFolder) -> None:
     """Say of a run what exists only in this session, and how it goes on in another."""
-    names = _of_session(config)
-    if names:
+    names, label = _of_session(config), folder.label
+    if names and (label.group is None or label.seeds[0] == config.seed):  # once of a group
         what = " and ".join(name.removeprefix(SESSION) for name in names.values())
         call = ", ".join(f"{role}={typed(name)}" for role, name in names.items())
-        path = shlex.quote(str(folder.path))
+        kind, path = ("Run", folder.path) if label.group is None else ("Group", folder.path.parent / label.group)
         print(
             f"note: {what} exist{'s' * (len(names) == 1)} only in this session. In another, go on with "
-            f"fugu.Run({str(folder.path)!r}).resume({call}) or fugu train --resume {path}{flags(config)}",
+            f"fugu.{kind}({str(path)!r}).resume({call}) or fugu train --resume {shlex.quote(str(path))}{flags(config)}",
             file=sys.stderr,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,10 +49,16 @@ class Group:
         return len(self.folders)
 
     def resume(self, *, callbacks: Sequence[Any] = (), **changes: Any) -> Group:
-        """Train on the runs that are not finished, and begin those that are missing; ``changes`` as for ``fugu.train``."""
+        """Train on the runs that are not finished, and begin those that are missing; ``changes`` as for ``Run.resume``."""
         from fugu.run.seeds import resume_group
 
-        return resume_group(self, changes, callbacks)
+        code: dict[str, Any] = {
+            name: changes.pop(name) for name in ("env", "policy", "algorithm", "trust_code") if name in changes
+        }
+        if isinstance(code.get("policy"), Mapping):
+            changes["policy"] = code.pop("policy")
+        group = Group(self.path, self.root, **{**self.code, **code}) if code else self
+        return resume_group(group, changes, callbacks)
 
     def evaluate(self, episodes: int = 100, **settings: Any) -> GroupEvaluation:
         """Play ``episodes`` whole episodes with each run's policy; ``settings`` as for ``Run.evaluate``."""

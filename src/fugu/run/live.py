@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from fugu.emulation.place import title
 from fugu.run.dashboard import Dashboard, Header
@@ -42,6 +42,9 @@ def attend(run: Run, trainer: Trainer, timer: Timer, output: Output) -> Run:
         stack.enter_context(output.telling())
         with trainer.callbacks.watching(run, trainer):
             trainer.run(report, interrupt)
+        if trainer.ended:
+            with suppress(OSError):  # a disk that is full
+                run.folder.ended.touch()
         if interrupt.asked:
             raise interrupted(interrupt.asked, run, trainer.steps)
     return run

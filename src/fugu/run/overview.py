@@ -21,7 +21,7 @@ from fugu.trainer.config import TrainConfig, read_config, without_algorithm
 LEFT = (
     "ended without a word: its process was killed or left by os._exit; --isolate True gives an environment a process of its own"
 )
-State = Literal["running", "done", "interrupted", "failed", "diverged", "damaged"]
+State = Literal["running", "done", "ended", "interrupted", "failed", "diverged", "damaged"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,8 @@ class Overview:
     group_seeds: tuple[int, ...]
     """seeds of that group, those without a run included"""
     state: State
-    """running: a process trains it. interrupted: it can go on with --resume. failed: the same, once the cause is mended. diverged: the
-    same, with other settings"""
+    """running: a process trains it. ended: by a callback. interrupted: it can go on with --resume. failed: the same, once the cause is
+    mended. diverged: the same, with other settings"""
     problem: str | None
     """message of a run that failed, diverged or is damaged"""
     steps: int
@@ -101,6 +101,8 @@ def overview(folder: store.RunFolder) -> Overview:
                 state = "done"
         except (OSError, ValueError, KeyError, TypeError):
             state, problem = "damaged", f"{newest}/state.json cannot be read"
+        if state == "interrupted" and folder.ended.exists():
+            state = "ended"
         if state == "interrupted" and folder.ended_without_a_word:
             state, problem = "failed", LEFT
     return Overview(

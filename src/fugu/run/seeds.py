@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from fugu.errors import ConfigError, FuguError, NotInstalled
 from fugu.run import store
 from fugu.run.ending import Interrupted
-from fugu.run.given import codes
+from fugu.run.given import codes, flags
 from fugu.run.group import Group
 from fugu.run.label import Label, checked_seeds
 from fugu.run.overview import finished
@@ -31,21 +31,21 @@ class Begin(Protocol):
 class GroupInterrupted(Interrupted):
     """A signal ended the training of a group; the run that was trained was saved, and the others wait."""
 
-    def __init__(self, number: int, path: Path, saved: str, run: Run) -> None:
-        self.signal, self.path, self.run, self.saved = number, path, run, saved
-        KeyboardInterrupt.__init__(self, f"{saved}; go on with the whole group: {_again(path)}")
+    def __init__(self, number: int, path: Path, saved: str, run: Run, again: str) -> None:
+        self.signal, self.path, self.run, self.saved, self.again = number, path, run, saved, again
+        KeyboardInterrupt.__init__(self, f"{saved}; go on with the whole group: {again}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.signal, self.path, self.saved, self.run)
+        return type(self), (self.signal, self.path, self.saved, self.run, self.again)
 
 
 class SeedsFailed(FuguError, RuntimeError):
     """Some runs of a group ended with an error; the others are done. ``group``: the runs there are, if any."""
 
-    def __init__(self, path: Path, errors: Mapping[int, Exception], total: int, group: Group | None) -> None:
+    def __init__(self, path: Path, errors: Mapping[int, Exception], total: int, group: Group | None, again: str) -> None:
         self.errors, self.group = dict(errors), group
-        lines = "".join(f"\n  seed {seed}: {_headline(error)}" for seed, error in errors.items())
-        again = f"go on with: {_again(path)}" if group is not None else "begin again: nothing was kept"
+        lines = "".join(f"\n  seed {seed}: {_headline(error)}{_where(path, seed)}" for seed, error in errors.items())
+        again = f"go on with: {again}" if group is not None else "begin again: nothing was kept"
         super().__init__(f"{len(errors)} of the {total} seeds of {path} failed:{lines}", fix=f"once that is mended, {again}")
 
 
@@ -54,13 +54,13 @@ def train_seeds(config: TrainConfig, seeds: Any, name: str | None, label: Label,
     seeds = checked_seeds(seeds, config.seed)
     if name is not None:
         _refuse_taken(root, name, seeds)
-        return _trained(root, name, _new(config, seeds, name, label, one), codes(config))
+        return _trained(root, name, _new(config, seeds, name, label, one), config)
     base, number = store.dated(env_name(config)), 1
     while True:
         name = base if number == 1 else f"{base}-{number}"
         try:
             _refuse_taken(root, name, seeds)
-            return _trained(root, name, _new(config, seeds, name, label, one), codes(config))
+            return _trained(root, name, _new(config, seeds, name, label, one), config)
         except store.NameTaken:  # by another group that started in the same second
             number += 1
 
@@ -81,7 +81,7 @@ def resume_group(group: Group, changes: Mapping[str, Any], callbacks: Sequence[A
             todo |= _new(config, (seed,), group.name, model.folder.label, one, group.seeds)
         elif not finished(runs[seed].folder, runs[seed].with_config(changes)):
             todo[seed] = partial(resume, runs[seed], changes, callbacks)
-    return _trained(group.root, group.name, todo, group.code)
+    return _trained(group.root, group.name, todo, model.config, group.code)
 
 
 def _new(
@@ -92,29 +92,33 @@ def _new(
     return {seed: partial(one, replace(config, seed=seed), name=f"{name}-s{seed}", label=label) for seed in seeds}
 
 
-def _trained(root: Path, name: str, todo: Mapping[int, Callable[[], Run]], code: Mapping[str, Any]) -> Group:
+def _trained(
+    root: Path, name: str, todo: Mapping[int, Callable[[], Run]], config: TrainConfig, code: Mapping[str, Any] | None = None
+) -> Group:
+    """Train, one after the other. ``config``: that of one of the runs. ``code``: what takes the place of the code that they name."""
     path = root / name
+    again = f"fugu train --resume {shlex.quote(str(path))}{flags(config)}"
     failed: dict[int, Exception] = {}
     for number, (seed, go) in enumerate(todo.items()):
         try:
             go()
         except Interrupted as end:
             saved = str(end).partition("; go on with")[0]
-            raise GroupInterrupted(end.signal, path, f"{saved} of seed {seed}", end.run) from end
+            raise GroupInterrupted(end.signal, path, f"{saved} of seed {seed}", end.run, again) from end
         except KeyboardInterrupt as end:  # while a run was being built, or the second Ctrl-C
             there = store.members(name, root)
             if not there:
                 raise
-            raise GroupInterrupted(signal.SIGINT, path, f"SIGINT at seed {seed}", Run(there[-1])) from end
+            raise GroupInterrupted(signal.SIGINT, path, f"SIGINT at seed {seed}", Run(there[-1]), again) from end
         except Exception as error:
             if number == 0 and isinstance(error, ConfigError | NotInstalled):  # which all seeds share
                 raise
             failed[seed] = error
-            warnings.warn(f"seed {seed} of {path}: {_headline(error)}", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"seed {seed} of {path}: {_headline(error)}", RuntimeWarning, stacklevel=4)
     there = store.members(name, root)
-    group = Group(name, root, **code) if there else None
+    group = Group(name, root, **(codes(config) if code is None else code)) if there else None
     if failed or group is None:
-        raise SeedsFailed(path, failed, len(group.seeds) if group is not None else len(todo), group)
+        raise SeedsFailed(path, failed, len(group.seeds) if group is not None else len(todo), group, again)
     return group
 
 
@@ -123,8 +127,10 @@ def _refuse_taken(root: Path, name: str, seeds: tuple[int, ...]) -> None:
         store.refuse_taken(root, each)
 
 
-def _again(path: Path) -> str:
-    return f"fugu train --resume {shlex.quote(str(path))}"
+def _where(path: Path, seed: int) -> str:
+    """Return where the whole error of a run of the group is, if it had begun."""
+    folder = store.RunFolder(path.with_name(f"{path.name}-s{seed}"))
+    return f" (all of it in {folder.path / folder.failed.name})" if folder.failed.exists() else ""
 
 
 def _headline(error: Exception) -> str:

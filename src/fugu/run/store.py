@@ -80,6 +80,11 @@ class RunFolder:
         return self.at / "failed.txt"
 
     @property
+    def ended(self) -> Path:
+        """File that is there if a callback ended the training."""
+        return self.at / "ended"
+
+    @property
     def output(self) -> Path:
         """File with what was printed while a board was shown."""
         return self.at / "output.txt"

@@ -25,6 +25,7 @@ from fugu.run.origin import note_origin, refuse_other_spaces, renew_origin
 from fugu.run.output import kept_output
 from fugu.run.run import Run
 from fugu.run.timer import Timer
+from fugu.run.trust import ROLES
 from fugu.run.whole import write_whole
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
@@ -73,9 +74,7 @@ def train(
     label = Label(tags=checked_tags(tags))
     if isinstance(config, str | Path):
         config = _of_file(config, env, settings, trust_code)
-    if seeds is not None and not hasattr(seeds, "__index__") and "seed" in settings:
-        raise ConfigError(f"seeds={seeds!r:.60} and seed={settings['seed']!r:.60}: which of the two? Leave one out")
-    config = _settled(env, config, settings)
+    config = _settled(env, config, settings, seeds)
     if seeds is None:
         return begin(config, Path(runs), name, label, watching)
     from fugu.run.seeds import train_seeds
@@ -83,7 +82,7 @@ def train(
     return train_seeds(config, seeds, name, label, Path(runs), partial(begin, root=Path(runs), watching=watching))
 
 
-def _settled(env: Any, config: TrainConfig | None, settings: dict[str, Any]) -> TrainConfig:
+def _settled(env: Any, config: TrainConfig | None, settings: dict[str, Any], seeds: Any) -> TrainConfig:
     """Return the config of what ``train`` was called with."""
     named, settings = by_name("cartpole" if env is None else env, settings)
     if config is None:
@@ -103,6 +102,8 @@ def _settled(env: Any, config: TrainConfig | None, settings: dict[str, Any]) -> 
     if "algorithm" in settings:
         config = with_algorithm(config, from_anywhere(fitting("algorithm", settings.pop("algorithm"), str)))
     refuse_unread(config, settings)
+    if seeds is not None and not hasattr(seeds, "__index__") and "seed" in settings:
+        raise ConfigError(f"seeds={seeds!r:.60} and seed={settings['seed']!r:.60}: which of the two? Leave one out")
     config = override(config, settings)
     config = override(config, {"env": from_anywhere(config.env), "policy.net": from_anywhere(config.policy.net)})
     if config.policy.start is not None:
@@ -151,8 +152,16 @@ def _of_file(path: str | Path, env: Any, settings: dict[str, Any], trust_code: b
         device=fitting("device", settings.get("device"), str | None),
         algorithm=None if algorithm is None else from_anywhere(algorithm),
         start_timeout=_start_timeout(settings, None),
+        given=[role for role, where in ROLES.items() if len(where) > 1 and _gives(found, where)],
         trust_code=trust_code,
     )
+
+
+def _gives(settings: Mapping[str, Any], where: tuple[str, ...]) -> bool:
+    """Return whether ``settings``, in any of their forms, name what stands at ``where`` in a config."""
+    section = settings.get(where[0])
+    inside = where[-1] in section if isinstance(section, Mapping) else hasattr(section, where[-1])
+    return inside or ".".join(where) in settings or where[-1] in settings
 
 
 def _with_whole_sink(config: TrainConfig) -> TrainConfig:
@@ -178,11 +187,15 @@ def resume(run: Run, changes: Mapping[str, Any] | None = None, callbacks: Sequen
 
 def go_on(run: Run, changes: Mapping[str, Any], watching: Callbacks) -> str | None:
     """Train on, and let ``watching`` see it. Returns why there was nothing to do, or None."""
+    refuse_unread(run.config, changes)
+    config = _with_whole_sink(run.with_config(changes))
+    given = dict(run.given)
+    if config.log.sink != run.config.log.sink:
+        given["sink"] = config.log.sink
+    run.gate.given |= given.keys()
     run.gate.check()
     run.gate.check_links()
     refuse_other_env(run.gate, run.config)
-    refuse_unread(run.config, changes)
-    config = _with_whole_sink(run.with_config(changes))
     refuse_other_run(run.config, config)
     with ExitStack() as stack:
         stack.enter_context(failure.explained())
@@ -201,7 +214,7 @@ def go_on(run: Run, changes: Mapping[str, Any], watching: Callbacks) -> str | No
         if config != run.config or run.given:
             write_whole(run.folder.config, to_toml(config))
             run.config = config
-        renew_origin(run.folder, run.gate, run.given)
+        renew_origin(run.folder, run.gate, {role: name for role, name in given.items() if name is not None})
         if run.folder.diverged.exists():
             run.folder.diverged.replace(run.folder.diverged.with_stem("diverged-earlier"))
         attend(run, trainer, timer, output)

@@ -83,7 +83,7 @@ class Trainer:
         """updates when that was"""
         self.callbacks = Callbacks()
         """who is told of updates, evaluations and checkpoints"""
-        self._ended = False
+        self.ended = False  # by a callback
         """True once a callback has ended the training"""
         self._started = 0
         """updates when the environments were last started anew"""
@@ -199,7 +199,7 @@ class Trainer:
             report(metrics)
             return
         try:
-            self._ended = self.ranks.any(self.callbacks.updated(metrics, found))
+            self.ended = self.ranks.any(self.callbacks.updated(metrics, found))
         except BaseException as error:  # of Ctrl-C only a second one to this training ends it without saving
             if self.saved_step != self.steps and (isinstance(error, Exception) or not interrupt.asked):
                 with suppress(Exception):  # the reason why training ended matters more
@@ -241,7 +241,7 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        if self._ended:
+        if self.ended:
             return True
         if self.unattended is not None and not self.unattended.at_look:
             return False
