@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -265,7 +266,9 @@ def test_a_group_that_exists_in_a_script_says_once_how_it_goes_on_and_ends_in_a_
     again = "fugu train --resume runs/g --env my_file.py:Walk"
     note, end = ended.stderr.splitlines()  # and nothing of what had not been freed
     assert note.endswith(f"go on with fugu.Group('runs/g').resume(env=Walk) or {again}")
-    assert end == f"Interrupted: SIGINT: saved at step 93 of seed 0; go on with the whole group: {again}"
+    assert re.sub(r"step \d+", "step N", end) == (
+        f"Interrupted: SIGINT: saved at step N of seed 0; go on with the whole group: {again}"
+    )
     assert ended.returncode == 130
 
 
