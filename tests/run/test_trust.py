@@ -340,6 +340,7 @@ def test_an_algorithm_and_a_network_move_with_their_run(tmp_path, capsys):
         (tmp_path / f"{name}.py").write_text(text)
     settings = {**TINY, "algorithm": f"{tmp_path}/my_algo.py:Mine", "policy": f"{tmp_path}/my_net.py:Net"}
     run = fugu.train("cartpole", runs=tmp_path, **{**settings, "backend": "native"}, coef=0.5)
+    assert from_file(run.folder.config, algorithm="ppo").algorithm == "ppo"
     path = str(shutil.copytree(run.path, tmp_path / "moved"))
     for name in ("my_algo", "my_net"):
         (tmp_path / f"{name}.py").unlink()

@@ -209,8 +209,8 @@ def _read(path: Path) -> str:
 def _with_its_code(data: Data, gate: Gate, algorithm: str | None) -> None:
     """Let ``data``, the config of a run, name its code where it is found now: a file that is gone is the run's own copy."""
     gate.check()
-    if algorithm is not None and is_code(text_of(data, "algorithm")):  # whose class reads the settings, and may not be executed
-        data["algorithm"] = algorithm
+    if algorithm is not None and is_code(text_of(data, "algorithm")):  # the class that reads the settings
+        data["algorithm"] = gate.means("algorithm") if gate.trusted else algorithm
     for role, where in ROLES.items():
         name = text_of(data, role)
         if role not in gate.given and (is_code(name) or is_session(name)):
