@@ -211,7 +211,7 @@ def test_log_sums_up_what_infos_say():
         log = vec.drain_log()
         assert log.episodes == len(returns) > 500
         assert log.mean_return == pytest.approx(np.mean(returns)) == log.mean_length
-        assert vec.drain_log() == (0, 0.0, 0.0, {}, {})
+        assert vec.drain_log()[:3] == (0, 0.0, 0.0) and not any(vec.drain_log()[3:])
 
 
 def test_settings_reach_the_environment_and_wrong_ones_are_refused():
