@@ -27,7 +27,7 @@ test-nethack: .venv-nethack/.ready  ## NLE pins an older Gymnasium, so it lives 
 
 # Without the one test that looks at malloc, which is the sanitizer's own there.
 SANITIZED := -m "not gpu and not extras and not learning" \
-  tests/spaces/test_pack.py tests/advantage tests/envs tests/contract \
+  tests/spaces/test_pack.py tests/advantage tests/envs tests/contract tests/security/test_native_state.py \
   $(addprefix tests/ops/test_,advantage.py advantage_oracles.py lstm.py mlp.py native.py ppo_loss.py sample.py) \
   --deselect tests/ops/test_native.py::test_kept_memory_is_not_fetched_from_the_system_again
 sanitize: .venv-sanitize/.ready  ## the tests of the compiled core, with the address and undefined-behaviour sanitizers in it

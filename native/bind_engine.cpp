@@ -5,6 +5,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -99,6 +101,7 @@ nb::dict describe(const fugu::EngineApi& api) {
   out["costs"] = nb::tuple(costs);
   out["renders"] = api.render != nullptr;
   out["masks_actions"] = api.masks_actions;
+  out["restores"] = api.restore != nullptr;
   out["world_bytes"] = api.world_bytes;
   return out;
 }
@@ -111,7 +114,8 @@ std::vector<double> values_of(const fugu::EngineApi& api, const nb::dict& settin
 }
 
 int limit_of(const fugu::EngineApi& api, const nb::dict& settings) {
-  return settings.contains("max_steps") ? static_cast<int>(nb::cast<double>(settings["max_steps"])) : api.time_limit;
+  const double limit = settings.contains("max_steps") ? nb::cast<double>(settings["max_steps"]) : api.time_limit;
+  return limit > 0 ? static_cast<int>(std::min<double>(limit, fugu::kNoLimit)) : fugu::kNoLimit;
 }
 
 // What a kernel of the environment is given by value: its Params as bytes, and the time limit.
@@ -120,6 +124,17 @@ nb::tuple device_settings(const std::string& name, const nb::dict& settings) {
   std::vector<char> params(api.params_bytes);
   api.pack_params(values_of(api, settings).data(), params.data());
   return nb::make_tuple(nb::bytes(params.data(), params.size()), limit_of(api, settings));
+}
+
+// The first world on a GPU that cannot be in the state that `words` are, or -1.
+int64_t first_unsound(const std::string& name, const nb::dict& settings, const Array& words) {
+  const fugu::EngineApi& api = find(name);
+  if (api.first_unsound == nullptr) throw nb::value_error("this environment has no valid() to check a state with");
+  const size_t bytes = words.nbytes();
+  if (bytes % api.world_bytes != 0 || reinterpret_cast<uintptr_t>(words.data()) % alignof(uint32_t) != 0)
+    throw nb::value_error("these are not the words of whole worlds");
+  const auto* const data = static_cast<const uint32_t*>(words.data());
+  return api.first_unsound(values_of(api, settings).data(), limit_of(api, settings), data, bytes / api.world_bytes);
 }
 
 // What the buffer protocol says of an array; nothing where it has none, or lies in pieces.
@@ -263,9 +278,11 @@ class Worlds {
   }
 
   nb::bytes state() { return nb::bytes(api_.state(engine_), state_bytes()); }
-  void set_state(nb::bytes state) {
+  // The first world that cannot be in this state, or kNone: then all are.
+  int64_t restore(nb::bytes state) {
+    if (api_.restore == nullptr) throw nb::value_error("this environment has no valid() to check a state with");
     if (state.size() != state_bytes()) throw nb::value_error("this state is of other or differently many worlds");
-    std::memcpy(api_.state(engine_), state.c_str(), state.size());
+    return api_.restore(engine_, state.c_str());
   }
   size_t state_bytes() const { return api_.state_bytes(engine_); }
 
@@ -320,6 +337,7 @@ void bind_engine(nb::module_& m) {
   });
   m.def("load", &load, "name"_a, "path"_a, "Load an environment built by `fugu build` under this name.");
   m.def("device_settings", &device_settings, "name"_a, "settings"_a, "The Params of an environment as bytes, and its time limit.");
+  m.def("first_unsound", &first_unsound, "name"_a, "settings"_a, "words"_a, "The first world on a GPU that cannot be in this state, or -1.");
   nb::class_<Worlds>(m, "Worlds")
       .def(nb::init<const std::string&, size_t, const nb::dict&, const std::vector<size_t>&, size_t>(), "name"_a, "worlds"_a,
            "settings"_a, "bounds"_a, "threads"_a)
@@ -331,6 +349,7 @@ void bind_engine(nb::module_& m) {
       .def("bad_action", &Worlds::bad_action, "group"_a)
       .def("drain", &Worlds::drain)
       .def("render", &Worlds::render, "world"_a)
-      .def_prop_rw("state", &Worlds::state, &Worlds::set_state)
+      .def("restore", &Worlds::restore, "state"_a)
+      .def_prop_ro("state", &Worlds::state)
       .def_prop_ro("state_bytes", &Worlds::state_bytes);
 }

@@ -35,8 +35,9 @@ class Canvas {
   }
 
   void disc(float x, float y, float radius, Color color) {
-    for (int py = round(y - radius); py <= round(y + radius); ++py)
-      for (int px = round(x - radius); px <= round(x + radius); ++px) {
+    const int bottom = std::min(height - 1, round(y + radius)), right = std::min(width - 1, round(x + radius));
+    for (int py = std::max(0, round(y - radius)); py <= bottom; ++py)
+      for (int px = std::max(0, round(x - radius)); px <= right; ++px) {
         const float dx = static_cast<float>(px) - x, dy = static_cast<float>(py) - y;
         if (dx * dx + dy * dy <= radius * radius) pixel(px, py, color);
       }
@@ -45,8 +46,9 @@ class Canvas {
   // A line as thick as `thickness`, with round ends.
   void line(float x0, float y0, float x1, float y1, float thickness, Color color) {
     const float dx = x1 - x0, dy = y1 - y0, length2 = std::max(dx * dx + dy * dy, 1e-12f), r = thickness / 2;
-    for (int py = round(std::min(y0, y1) - r); py <= round(std::max(y0, y1) + r); ++py)
-      for (int px = round(std::min(x0, x1) - r); px <= round(std::max(x0, x1) + r); ++px) {
+    const int bottom = std::min(height - 1, round(std::max(y0, y1) + r)), right = std::min(width - 1, round(std::max(x0, x1) + r));
+    for (int py = std::max(0, round(std::min(y0, y1) - r)); py <= bottom; ++py)
+      for (int px = std::max(0, round(std::min(x0, x1) - r)); px <= right; ++px) {
         const float x = static_cast<float>(px), y = static_cast<float>(py);
         const float t = std::clamp(((x - x0) * dx + (y - y0) * dy) / length2, 0.0f, 1.0f);
         const float ex = x - (x0 + t * dx), ey = y - (y0 + t * dy);

@@ -116,6 +116,15 @@ constexpr bool is_environment() {
   if constexpr (requires { &E::acting; })
     static_assert(requires(const typename E::State& s) { static_cast<bool>(E::acting(s, 0)); },
                   "acting must be: static bool acting(const State& state, int agent)");
+  if constexpr (requires { &E::valid; }) {
+    if constexpr (requires { requires E::independent; })
+      static_assert(requires(const typename E::State& s, const typename E::Params& p, const bool* over) { static_cast<bool>(E::valid(s, p, over)); } &&
+                        !requires(const typename E::State& s, const typename E::Params& p, bool over) { E::valid(s, p, over); },
+                    "valid must be: static bool valid(const State& state, const Params& params, const bool* over), one `over` per agent");
+    else
+      static_assert(requires(const typename E::State& s, const typename E::Params& p, bool over) { static_cast<bool>(E::valid(s, p, over)); },
+                    "valid must be: static bool valid(const State& state, const Params& params, bool over)");
+  }
   if constexpr (requires { E::logs; })
     static_assert(requires(const typename E::State& s, const typename E::Params& p, float* values) { E::log(s, p, 0, values); },
                   "an environment with logs needs: static void log(const State& state, const Params& params, int agent, float* values)");

@@ -65,7 +65,7 @@ class Engine {
   static_assert(std::is_trivially_copyable_v<State> && std::is_trivially_copyable_v<Obs> && std::is_trivially_copyable_v<Action>);
 
   Engine(size_t worlds, const double* settings, int time_limit)
-      : params_(params_of(settings)), time_limit_(time_limit), blocks_((worlds + kPerBlock - 1) / kPerBlock) {}
+      : params_(params_of(settings)), time_limit_(time_limit), worlds_(worlds), blocks_((worlds + kPerBlock - 1) / kPerBlock) {}
 
   static const EngineApi* api() {
     static const std::vector<ParamInfo> params = [] {
@@ -119,6 +119,10 @@ class Engine {
       };
       out.state = [](void* self) { return reinterpret_cast<char*>(static_cast<Engine*>(self)->blocks_.data()); };
       out.state_bytes = [](void* self) { return static_cast<Engine*>(self)->blocks_.size() * sizeof(Block); };
+      if constexpr (Traits<E>::kValid) {
+        out.restore = [](void* self, const char* bytes) { return static_cast<Engine*>(self)->restore(bytes); };
+        out.first_unsound = &first_unsound;
+      }
       out.pack_params = [](const double* settings, void* params) {
         const Params packed = params_of(settings);
         std::memcpy(params, &packed, sizeof packed);
@@ -171,9 +175,8 @@ class Engine {
     int32_t (&length)[kClocks];
     bool (&ended)[kClocks];
   };
-  Place at(size_t w) {
-    Block& block = blocks_[w / kPerBlock];
-    const size_t i = w % kPerBlock;
+  Place at(size_t w) { return place(blocks_[w / kPerBlock], w % kPerBlock); }
+  static Place place(Block& block, size_t i) {
     const auto costs = [&]() -> PlaceCosts<static_cast<int>(A) * kCosts> {
       if constexpr (kCosts > 0)
         return {block.costs[i]};
@@ -262,7 +265,7 @@ class Engine {
     Block& block = blocks_[w / kPerBlock];
     const size_t from = w % kPerBlock;
     const Params params = params_;
-    const int32_t limit = time_limit_ > 0 ? time_limit_ : INT32_MAX;
+    const int32_t limit = time_limit_;
     // Flags are bytes of 0 and 1 here: compilers do not vectorise loops over bool.
     alignas(64) uint8_t begins[kBlock] = {}, over[kBlock] = {}, done[kBlock], late[kBlock];
     std::memcpy(begins, &block.ended[from][0], n);
@@ -330,6 +333,31 @@ class Engine {
     }
   }
 
+  int64_t restore(const char* bytes) {
+    for (size_t b = 0; b < blocks_.size(); ++b) {
+      Block block;
+      std::memcpy(static_cast<void*>(&block), bytes + b * sizeof block, sizeof block);
+      const size_t first = b * kPerBlock, end = std::min(first + kPerBlock, worlds_);
+      for (size_t w = first; w < end; ++w)
+        if (!is_sound<E>(place(block, w - first), params_, time_limit_)) return static_cast<int64_t>(w);
+    }
+    std::memcpy(static_cast<void*>(blocks_.data()), bytes, blocks_.size() * sizeof(Block));
+    return -1;
+  }
+
+  static int64_t first_unsound(const double* settings, int time_limit, const uint32_t* words, size_t worlds) {
+    const Params params = params_of(settings);
+    for (size_t w = 0; w < worlds; ++w) {
+      World<E> world;
+      if constexpr (kInPlace<E>)
+        std::memcpy(static_cast<void*>(&world), words + w * kWorldWords<E>, sizeof world);
+      else
+        world = load_world<E>(words, worlds, w);
+      if (!is_sound<E>(world, params, time_limit)) return static_cast<int64_t>(w);
+    }
+    return -1;
+  }
+
   int64_t take(const Action* given, size_t low, size_t high) {
     const int64_t bad = take_actions<E>(action_ + low * A, given, (high - low) * A);
     return bad < 0 ? bad : static_cast<int64_t>(low * A) + bad;
@@ -337,6 +365,7 @@ class Engine {
 
   Params params_;
   int time_limit_;
+  size_t worlds_;
   std::vector<Block> blocks_;
   Action* action_ = nullptr;
   static constexpr int64_t kKeep = -2;  // as vector/seeds.py has it

@@ -28,7 +28,7 @@ struct ParamInfo {
 
 // An environment and its engine behind plain functions, so that one compiled elsewhere (`fugu build`) can be loaded at run time.
 // Its first member says which version of this struct it was compiled against.
-constexpr uint32_t kAbi = 8;
+constexpr uint32_t kAbi = 9;
 
 struct EngineApi {
   uint32_t abi;
@@ -42,7 +42,7 @@ struct EngineApi {
   int choices;  // columns of an action mask
 
   enum Command { kReset = 1, kStep = 2, kStepNarrow = 3 };  // the last: with no more than every machine has, for comparison
-  void* (*create)(size_t worlds, const double* params, int time_limit);
+  void* (*create)(size_t worlds, const double* params, int time_limit);  // kNoLimit: none
   void (*destroy)(void*);
   void (*bind)(void*, void* action, const int64_t* seeds);
   // Resets or steps the worlds [low, high); `out` begins with the row of `low`, and `logs` has a sum for each kBlock of them.
@@ -53,6 +53,11 @@ struct EngineApi {
   int64_t (*take)(void*, const void* given, size_t low, size_t high);
   char* (*state)(void*);
   size_t (*state_bytes)(void*);
+  // Puts all worlds into a state of state_bytes that may come from anybody: -1, or the first world that cannot be in it, and then
+  // none is changed. Null: the environment has no valid().
+  int64_t (*restore)(void*, const char* bytes);
+  // The same question of worlds on a GPU: `words` as load_world takes them, or World after World where they stay in place.
+  int64_t (*first_unsound)(const double* params, int time_limit, const uint32_t* words, size_t worlds);
   void (*render)(void*, size_t world, uint8_t* pixels);
   void (*pack_params)(const double* settings, void* params);  // as the environment's own struct, of params_bytes
 };

@@ -17,6 +17,7 @@
 //   lanes = true            worlds are stepped many at a time, as the lanes of vector instructions: see below
 //   acting(state, agent)    false: the agent waits for its turn
 //   action_mask(state, params, agent, mask)                            one bool per discrete choice
+//   valid(state, params, over)                                         whether a saved state may be gone on from: see below
 //   logs, log(state, params, agent, values)                            named values added up when an episode ends
 //   costs                   names of what a step costs beside its reward, as an array; step then has a last argument float* costs
 //                           and sets cost k of agent a at costs[a * count + k]
@@ -30,6 +31,16 @@
 // have no branches: select() instead of if and ?:, | and & instead of || and &&, sin_cos() and wrap() of this file, and whole
 // numbers of 32 bits (cast an action to int first). One that does branch is right all the same, only slower.
 // A world whose episode is over may be stepped once more, with what comes of it thrown away: that must do no harm.
+//
+// Saved states. A checkpoint may come from anybody, so the bytes of a State that is restored may be any. Everything else trusts it:
+// an index in it is used as it is, a loop over it runs to its end. Before that, valid() is asked, on the CPU; false: the state is
+// refused. It says what step, observe, action_mask, log and render rely on, with between(), is_bool() and kMany of this file:
+//   indices are within their arrays, shifts within their words, divisors not 0, numbers no NaN
+//   what two fields say of the same thing agrees, if anything relies on it
+//   whatever play can lead to is valid
+// `over` says that the episode has ended: then the state is only drawn and reset (with lanes, stepped once more), and it may be
+// one that step makes when the task is over. With independent agents it is a const bool*, one for each.
+// An environment without valid() is not saved in the middle of its episodes: they begin anew at every checkpoint.
 //
 // A compiler for the GPU (NVRTC, which has no standard library) sees everything but the pictures: keep what draws, and the
 // include of canvas.h, between #ifndef __CUDACC_RTC__ and #endif, and call memcpy, sqrtf, floorf without std::.
@@ -129,6 +140,20 @@ FUGU_HD inline void sin_cos(float x, float& sine, float& cosine) {
 FUGU_HD inline float wrap(float angle) {
   return angle - 6.28318530717958648f * static_cast<float>(nearest(angle * 0.159154943091895336f));
 }
+
+// For valid(): whether x is a number from low to high, both allowed.
+FUGU_HD inline bool between(double x, double low, double high) { return x >= low && x <= high; }
+FUGU_HD inline bool is_finite(double x) { return x - x == 0; }
+
+// For valid(): whether a bool is one. Any other use of one whose byte is neither 0 nor 1 is undefined.
+FUGU_HD inline bool is_bool(const bool& flag) {
+  uint8_t byte;
+  memcpy(&byte, &flag, 1);
+  return byte <= 1;
+}
+
+// For valid(): the highest that a counter may have come to; far from where it overflows, and further than anybody plays.
+constexpr int32_t kMany = 1 << 30;
 
 FUGU_HD inline float clamp(float x, float low, float high) { return x < low ? low : (x > high ? high : x); }
 

@@ -21,6 +21,9 @@ namespace fugu {
 
 constexpr int kMaxLogs = 8;
 
+// The time limit of an environment that has none: no counter of steps ever overflows.
+constexpr int32_t kNoLimit = 2147483646;
+
 struct LogSum {
   int64_t episodes = 0;  // of agents
   double returns = 0, lengths = 0, values[kMaxLogs] = {};
@@ -42,6 +45,7 @@ struct Traits {
   static constexpr bool kTurns = requires(const State& s) { E::acting(s, 0); };
   static constexpr bool kLanes = requires { requires E::lanes; };
   static constexpr bool kLogs = requires { E::logs; };
+  static constexpr bool kValid = requires { &E::valid; };
 
   FUGU_HD static constexpr int cost_count() {
     if constexpr (requires { E::costs; })
@@ -215,7 +219,7 @@ FUGU_HD FUGU_INLINE void go_on(W& world, const typename E::Params& params, int t
     terminated = E::step(world.state, params, world.rng, action, reward, costs);
   else
     terminated = E::step(world.state, params, world.rng, action, reward);
-  const bool truncated = !terminated && time_limit > 0 && world.length[0] + 1 >= time_limit;
+  const bool truncated = !terminated && world.length[0] + 1 >= time_limit;
   ++world.length[0];
   world.ended[0] = terminated || truncated;
   for (int a = 0; a < T::kAgents; ++a) {
@@ -246,7 +250,7 @@ FUGU_HD FUGU_INLINE void go_on_one_by_one(W& world, const typename E::Params& pa
   else
     E::step(world.state, params, world.rng, action, fresh, reward, terminated);
   for (int a = 0; a < T::kAgents; ++a) {
-    const bool truncated = !fresh[a] && !terminated[a] && time_limit > 0 && world.length[a] + 1 >= time_limit;
+    const bool truncated = !fresh[a] && !terminated[a] && world.length[a] + 1 >= time_limit;
     world.length[a] += !fresh[a];
     world.ended[a] = !fresh[a] && (terminated[a] || truncated);
     world.returns[a] += fresh[a] ? 0.0f : reward[a];
@@ -271,9 +275,37 @@ FUGU_HD FUGU_INLINE void step_world(W& world, const typename E::Params& params, 
   }
 }
 
+// Whether a world of bytes that may come from anybody can be gone on with.
+template <typename E, typename W>
+FUGU_HD bool is_sound(const W& world, const typename E::Params& params, int time_limit) {
+  using T = Traits<E>;
+  bool over[T::kClocks];
+  for (int c = 0; c < T::kClocks; ++c) {
+    if (!is_bool(world.ended[c])) return false;
+    over[c] = world.ended[c];
+    if (!between(world.length[c], 0, over[c] ? time_limit : time_limit - 1)) return false;
+  }
+  for (int a = 0; a < T::kAgents; ++a) {
+    if (!is_finite(world.returns[a])) return false;
+    if constexpr (T::kTurns)
+      if (!between(world.acted[a], 0, world.length[T::clock(a)])) return false;
+    if constexpr (T::kCosts > 0)
+      for (int k = a * T::kCosts; k < (a + 1) * T::kCosts; ++k)
+        if (!is_finite(world.costs[k])) return false;
+  }
+  if constexpr (T::kIndependent)
+    return E::valid(world.state, params, over);
+  else
+    return E::valid(world.state, params, over[0]);
+}
+
 // Worlds as words, [word][world]: threads of neighbouring worlds then read and write neighbouring words.
 template <typename E>
 constexpr int kWorldWords = static_cast<int>(sizeof(World<E>) / sizeof(uint32_t));
+
+// A large state stays where it is and is changed in place, world after world in memory; others are loaded into registers.
+template <typename E>
+constexpr bool kInPlace = sizeof(typename E::State) > 256;
 
 template <typename E>
 FUGU_HD FUGU_INLINE World<E> load_world(const uint32_t* words, size_t worlds, size_t w) {

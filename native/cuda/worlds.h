@@ -11,10 +11,6 @@
 
 namespace fugu {
 
-// A large state stays where it is and is changed in place, world after world in memory; others are loaded into registers.
-template <typename E>
-constexpr bool kInPlace = sizeof(typename E::State) > 256;
-
 // Bytes of the rows of one world.
 template <typename E>
 constexpr int kObsBytes = static_cast<int>(sizeof(typename E::Obs)) * E::agents;

@@ -66,6 +66,11 @@ struct Acrobot {
     return up;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params&, bool) {  // wrap() leaves a little more than half a turn
+    return between(s.theta1, -4, 4) && between(s.theta2, -4, 4) && between(s.theta1_dot, -kSpeed1, kSpeed1) &&
+           between(s.theta2_dot, -kSpeed2, kSpeed2);
+  }
+
   FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) {
     sin_cos(s.theta1, row->sine1, row->cosine1);
     sin_cos(s.theta2, row->sine2, row->cosine2);

@@ -53,6 +53,8 @@ struct Bandit {
     return true;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params&, bool) { return between(s.arm, -1, kArms - 1) && between(s.paid, 0, 1); }
+
   FUGU_HD static void observe(const State&, const Params&, int, Obs* row) { row->one = 1.0f; }
 
   static constexpr const char* logs[] = {"score"};

@@ -88,6 +88,18 @@ struct Breakout {
     return over;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params& p, bool over) {
+    int left = 0;
+    for (uint32_t row : s.bricks) {
+      if (row >> kColumns != 0) return false;
+      for (; row != 0; row &= row - 1) ++left;
+    }
+    const float half = 0.5f * p.paddle_width, slowest = p.ball_speed < p.max_speed ? p.ball_speed : p.max_speed;
+    return s.left == left && between(s.left, over ? 0 : 1, kBricks) && between(s.balls, over ? 0 : 1, p.balls) &&
+           between(s.paddle, half, kWide - half) && between(s.x, kBall, kWide - kBall) && between(s.y, kBall, kHigh + p.max_speed) &&
+           between(s.speed, slowest, p.max_speed) && between(s.vx, -s.speed, s.speed) && between(s.vy, -s.speed, s.speed);
+  }
+
   FUGU_HD static void observe(const State& s, const Params& p, int, Obs* row) {
     row->paddle = s.paddle * (1.0f / kWide);
     row->x = s.x * (1.0f / kWide);

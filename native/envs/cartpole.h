@@ -61,6 +61,19 @@ struct CartPole {
     return (s.x < -p.max_x) | (s.x > p.max_x) | (s.theta < -p.max_theta) | (s.theta > p.max_theta);
   }
 
+  // No faster than the strongest push there can be makes it from one end to the other. The push of the last step may be stronger.
+  FUGU_HD static bool valid(const State& s, const Params& p, bool over) {
+    const float per_mass = 1.0f / (p.cart_mass + p.pole_mass), pole_moment = p.pole_mass * p.half_length;
+    const float spin = 2.0f * p.max_theta / p.dt, push = (p.force + pole_moment * spin * spin) * per_mass;
+    const float theta_acc = (p.gravity + push) / (p.half_length * (4.0f / 3.0f - p.pole_mass * per_mass));
+    const float x_acc = push + pole_moment * theta_acc * per_mass;
+    const float x_dot = fastest(p.max_x, x_acc, p.dt), theta_dot = fastest(p.max_theta, theta_acc, p.dt);
+    const float x = p.max_x + (over ? p.dt * x_dot : 0.0f), theta = p.max_theta + (over ? p.dt * theta_dot : 0.0f);
+    if (!between(s.x, -x, x) || !between(s.theta, -theta, theta)) return false;
+    if (over) return is_finite(s.x_dot) && is_finite(s.theta_dot);
+    return between(s.x_dot, -x_dot, x_dot) && between(s.theta_dot, -theta_dot, theta_dot);
+  }
+
   FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) { *row = s; }
 
 #ifndef __CUDACC_RTC__
@@ -80,6 +93,12 @@ struct CartPole {
     canvas.disc(x, rail - 36, 6, colors::blue);
   }
 #endif
+
+ private:
+  // From -end to end with this acceleration in each step, after a start of 0.05.
+  FUGU_HD static float fastest(float end, float acceleration, float dt) {
+    return 2.0f * sqrtf(acceleration * end) + 2.0f * acceleration * dt + 0.05f;
+  }
 };
 
 }  // namespace fugu

@@ -69,6 +69,24 @@ struct Connect4 {
     return s.outcome != kGoesOn;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params&, bool over) {
+    uint64_t others = s.stones[0] | s.stones[1];  // all but those on the board
+    int count = 0;
+    for (int column = 0; column < kColumns; ++column) {
+      if (s.height[column] > kRows) return false;
+      for (int row = 0; row < kRows; ++row) {
+        const uint64_t bit = 1ull << (column * 7 + row);
+        const bool first = s.stones[0] & bit, second = s.stones[1] & bit;
+        const int cell = s.cell[(kRows - 1 - row) * kColumns + column];
+        if ((first && second) || cell != first + 2 * second || (cell != 0) != (row < s.height[column])) return false;
+        others &= ~bit;
+        count += cell != 0;
+      }
+    }
+    return others == 0 && s.count == count && s.turn < agents && s.winner < agents && s.outcome <= kIllegal &&
+           (over || (s.outcome == kGoesOn && count < kCells));
+  }
+
   FUGU_HD static bool acting(const State& s, int agent) { return s.turn == agent; }
 
   FUGU_HD static void action_mask(const State& s, const Params&, int, bool* mask) {

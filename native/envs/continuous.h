@@ -63,6 +63,11 @@ struct Continuous {
     return there;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params&, bool) {
+    return between(s.at.x, -1, 1) && between(s.at.y, -1, 1) && between(s.at.target_x, -1, 1) && between(s.at.target_y, -1, 1) &&
+           between(s.distance, 0, 3) && between(s.start, 0.4, 1.5);
+  }
+
   FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) { *row = s.at; }
 
   static constexpr const char* logs[] = {"score"};

@@ -91,6 +91,18 @@ struct Foraging {
     return s.gathered == s.total;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params& p, bool over) {
+    int strength = 0, left = 0;
+    for (int i = 0; i < kThings; ++i) {
+      const Thing& thing = s.thing[i];
+      if (!between(thing.row, 0, p.size - 1) || !between(thing.column, 0, p.size - 1) || !between(thing.loading, 0, 1)) return false;
+      const bool player = i < p.players, food = i >= agents && i < agents + p.food;
+      if (!between(thing.level, player, player ? p.max_level : food ? strength : 0)) return false;
+      (i < agents ? strength : left) += thing.level;
+    }
+    return between(s.total, 1, kFood * strength) && between(s.gathered, 0, over ? s.total : s.total - 1) && s.total - s.gathered == left;
+  }
+
   FUGU_HD static bool acting(const State& s, int agent) { return s.thing[agent].level > 0; }
 
   FUGU_HD static void observe(const State& s, const Params& p, int agent, Obs* row) {

@@ -61,6 +61,12 @@ struct HiddenBonus {
     return true;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params&, bool) {
+    for (const int8_t right : s.right)
+      if (!between(right, -1, 1)) return false;
+    return s.bits < 1u << agents && s.context < kContexts;
+  }
+
   FUGU_HD static void observe(const State& s, const Params&, int agent, Obs* row) {
     row->observation = static_cast<float>(s.bits >> agent & 1);
     for (int c = 0; c < kContexts; ++c) row->state[c] = c == s.context ? 1.0f : 0.0f;

@@ -62,6 +62,10 @@ struct KnapsackCmdp {
     return ++s.t >= p.steps;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params& p, bool over) {
+    return between(s.t, 0, over ? p.steps : p.steps - 1) && between(s.offer, 0, 1) && between(s.total, 0, kMaxSteps * 100.0);
+  }
+
   FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) {
     row->a = s.offer == 0 ? 1.0f : 0.0f;
     row->b = s.offer == 1 ? 1.0f : 0.0f;

@@ -69,6 +69,14 @@ struct Maze {
     return there;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params& p, bool) {
+    const int last = side(p) - 2;  // walls are around the fields from 1 to here
+    const uint32_t fields = ((1u << last) - 1) << (kReach + 1);
+    for (int y = 0; y < kMaxSize + 2 * kReach; ++y)
+      if (~s.wall[y] & (between(y - kReach, 1, last) ? ~fields : ~0u)) return false;
+    return between(s.x, 1, last) && between(s.y, 1, last) && between(s.goal_x, 1, last) && between(s.goal_y, 1, last);
+  }
+
   FUGU_HD static void observe(const State& s, const Params& p, int, Obs* row) {
     const int size = side(p), x = s.x, top = s.y;
     const uint32_t inside = ((1u << size) - 1) << kReach;

@@ -58,6 +58,11 @@ struct Memory {
     return asked + 1 == p.length;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params& p, bool over) {
+    const int last = 2 * p.length + p.delay;
+    return between(s.tick, 0, over ? last : last - 1);
+  }
+
   FUGU_HD static void observe(const State& s, const Params& p, int, Obs* row) {
     row->digit = static_cast<int8_t>(s.tick < p.length ? (s.digits >> s.tick & 1) * 2 - 1 : 0);
     row->asks = s.tick >= p.length + p.delay && s.tick < 2 * p.length + p.delay;

@@ -51,6 +51,10 @@ struct MountainCar {
     return (s.position >= p.goal) & (s.velocity >= p.goal_velocity);
   }
 
+  FUGU_HD static bool valid(const State& s, const Params&, bool) {
+    return between(s.position, -1.2f, 0.6f) && between(s.velocity, -0.07f, 0.07f);
+  }
+
   FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) { *row = s; }
 
 #ifndef __CUDACC_RTC__

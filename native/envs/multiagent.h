@@ -44,6 +44,8 @@ struct Multiagent {
     return true;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params&, bool) { return between(s.right[0], -1, 1) && between(s.right[1], -1, 1); }
+
   FUGU_HD static void observe(const State&, const Params&, int agent, Obs* row) { row->number = static_cast<float>(agent); }
 
   static constexpr const char* logs[] = {"score"};

@@ -47,6 +47,10 @@ struct Password {
     return s.count == kLength;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params&, bool over) {
+    return between(s.count, 0, over ? kLength : kLength - 1) && between(s.typed, 0, (1 << s.count) - 1);
+  }
+
   FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) {
     for (int i = 0; i < kLength; ++i) row->typed[i] = static_cast<int8_t>(i < s.count ? (s.typed >> i & 1) * 2 - 1 : 0);
   }

@@ -52,8 +52,14 @@ struct Pendulum {
     sin_cos(s.theta, sine, cosine);
     const float acceleration = 3.0f * p.gravity / (2.0f * p.length) * sine + 3.0f / (p.mass * p.length * p.length) * torque;
     s.theta_dot = clamp(s.theta_dot + acceleration * p.dt, -p.max_speed, p.max_speed);
-    s.theta += s.theta_dot * p.dt;
+    s.theta = angle + s.theta_dot * p.dt;  // at most one step beyond a turn
     return false;
+  }
+
+  FUGU_HD static bool valid(const State& s, const Params& p, bool) {
+    const float fastest = p.max_speed > 1.0f ? p.max_speed : 1.0f;  // an episode begins with up to 1
+    const float furthest = 4.0f + fastest * p.dt;
+    return between(s.theta, -furthest, furthest) && between(s.theta_dot, -fastest, fastest);
   }
 
   FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) {

@@ -103,6 +103,14 @@ struct Pong {
     return false;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params& p, bool over) {
+    const float room = 1.0f - 0.5f * p.paddle_size;
+    const int most = over ? p.points : p.points - 1;
+    return between(s.player, -room, room) && between(s.opponent, -room, room) && between(s.x, -1, 1) && between(s.y, -1, 1) &&
+           between(s.vx, -p.max_speed, p.max_speed) && between(s.vy, -p.max_speed, p.max_speed) && between(s.won, 0, most) &&
+           between(s.lost, 0, most);
+  }
+
   FUGU_HD static void observe(const State& s, const Params& p, int, Obs* row) {
     const float points = static_cast<float>(p.points);  // divided by, not multiplied with 1 / points: that may pass 1
     row->player = s.player;

@@ -66,6 +66,12 @@ struct Reverse {
     return true;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params&, bool) {
+    for (const int8_t digit : s.prompt)
+      if (!between(digit, 0, 9)) return false;
+    return between(s.count, 2, kMost) && between(s.right, -1, s.count + 1);
+  }
+
   FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) {
     for (int i = 0; i < kMost; ++i) row->prompt[i] = i < s.count ? kZero + s.prompt[i] : 0;
   }

@@ -83,6 +83,15 @@ struct SafePoint {
     return false;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params&, bool) {
+    const float numbers[] = {s.x, s.y, s.speed_x, s.speed_y, s.goal_x, s.goal_y};
+    for (const float number : numbers)
+      if (!between(number, -1, 1)) return false;
+    for (const float number : s.hazards)
+      if (!between(number, -1, 1)) return false;
+    return between(s.goals, 0, kMany) && between(s.inside, 0, 1);
+  }
+
   FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) {
     row->speed_x = s.speed_x;
     row->speed_y = s.speed_y;

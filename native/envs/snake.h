@@ -88,6 +88,25 @@ struct Snake {
     }
   }
 
+  FUGU_HD static bool valid(const State& s, const Params& p, const bool*) {
+    int food = 0, own[agents] = {};
+    for (int at = 0; at < kCells + 16; ++at) {
+      const int x = at % kStride - kSight, y = at / kStride - kSight, cell = s.board[at];
+      if (!between(x, 0, kSize - 1) || !between(y, 0, kSize - 1)) {
+        if (cell != kWall) return false;
+      } else if (cell >= kBody && cell < kBody + 4 * agents) {
+        ++own[(cell - kBody) / 4];
+      } else if (cell != kEmpty && cell != kFood) {
+        return false;
+      } else {
+        food += cell == kFood;
+      }
+    }
+    for (int a = 0; a < agents; ++a)
+      if (own[a] != s.length[a] || s.direction[a] > 3 || s.length[a] + s.growth[a] > p.max_length || !is_list(s, a)) return false;
+    return food == p.food;  // with snakes no longer than allowed there are empty cells
+  }
+
   FUGU_HD static void observe(const State& s, const Params&, int agent, Obs* row) {
     const uint8_t own = body(agent, 0);
     const uint8_t* from = s.board + s.head[agent] - kSight * kStride - kSight;
@@ -172,6 +191,19 @@ struct Snake {
     s.length[a] = 1;
     s.growth[a] = static_cast<uint16_t>((p.start_length < p.max_length ? p.start_length : p.max_length) - 1);
     s.eaten[a] = 0;
+  }
+
+  // Whether the body is one line of `length` cells from tail to head.
+  FUGU_HD static bool is_list(const State& s, int a) {
+    bool passed[kCells] = {};
+    int at = s.tail[a], last = -1;
+    for (int i = 0; i < s.length[a]; ++i) {
+      if (at < 0 || at >= kCells || passed[at] || (s.board[at] & 0xfc) != body(a, 0)) return false;
+      passed[at] = true;
+      last = at;
+      at = ahead(at, s.board[at] & 3);
+    }
+    return last == s.head[a];
   }
 
   FUGU_HD static void lift(State& s, int a) {  // takes the body off the board

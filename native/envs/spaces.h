@@ -58,6 +58,12 @@ struct Spaces {
     return true;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params&, bool) {
+    for (const int8_t number : s.flat)
+      if (!between(number, -1, 1)) return false;
+    return between(s.flat_right, -1, 1) && between(s.image_right, -1, 1);
+  }
+
   FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) {
     for (int i = 0; i < kFlat; ++i) row->flat[i] = s.flat[i];
     for (int i = 0; i < kPixels; ++i) row->image[i] = static_cast<float>(2 * s.pixels[i] - 255) * (1.0f / 255.0f);

@@ -65,6 +65,13 @@ struct Squared {
     return distance == 0;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params&, bool) {
+    const int8_t places[] = {s.x, s.y, s.mark_x, s.mark_y};
+    for (const int8_t at : places)
+      if (!between(at, 0, kSide - 1)) return false;
+    return between(s.distance, 0, kSide - 1) && between(s.steps, 0, kMany);
+  }
+
   // A few wide stores of zeros and two bytes: cheaper than to know which bytes of the row are old.
   FUGU_HD static void observe(const State& s, const Params&, int, Obs* row) {
     clear<sizeof row->field>(row->field);

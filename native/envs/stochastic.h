@@ -51,6 +51,10 @@ struct Stochastic {
     return last;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params& p, bool over) {
+    return between(s.tick, 0, over ? p.horizon : p.horizon - 1) && between(s.zeros, 0, s.tick);
+  }
+
   FUGU_HD static void observe(const State&, const Params&, int, Obs* row) { row->one = 1.0f; }
 
   static constexpr const char* logs[] = {"score"};

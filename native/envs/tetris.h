@@ -127,6 +127,15 @@ struct Tetris {
     return over;
   }
 
+  FUGU_HD static bool valid(const State& s, const Params& p, bool over) {
+    for (int i = 0; i < kLines; ++i)
+      if ((s.lines[i] & kWalls) != kWalls || (i > kHigh && s.lines[i] != kFull)) return false;
+    if (s.piece >= kKinds || s.next >= kKinds || s.turn > 3 || s.bag >= 1u << kKinds) return false;
+    if (!between(s.x, 0, kLeft + kWide - 1) || !between(s.y, -1, kHigh - 1)) return false;
+    if (!over && (s.lines[0] != kWalls || collides(s, s.x, s.y, s.turn))) return false;
+    return between(s.age, 0, p.gravity - 1) && between(s.cleared, 0, kMany) && between(s.placed, 0, kMany);
+  }
+
   FUGU_HD static void observe(const State& s, const Params& p, int, Obs* row) {
     for (int y = 0; y < kHigh; y += 2) {  // two lines at a time are whole fours of floats
       const uint32_t upper = (s.lines[y + 1] >> kLeft) & 0x3ffu, below = (s.lines[y + 2] >> kLeft) & 0x3ffu;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import shutil
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from tests.trainer.test_loop import BASE, train
 
 import fugu
 from fugu.cli.main import main
@@ -19,6 +22,8 @@ from fugu.compiler import cache_folder, shipped_headers
 from fugu.emulation.build import build, load
 from fugu.emulation.native import names
 from fugu.errors import ConfigError, SpaceError, WorkerDied
+from fugu.trainer import checkpoint
+from fugu.vector.config import VectorConfig
 
 COLUMNS = ("obs", "reward", "terminated", "truncated", "first", "mask")
 
@@ -164,6 +169,11 @@ def test_what_did_not_change_is_not_compiled_again(header):
             "static void action_mask(const State&, int, bool*) {}\n#ifndef __CUDACC_RTC__\n  //",
             "action_mask must be",
         ),
+        (
+            "bool valid(const State& s, const Params& p, bool /*over*/)",
+            "bool valid(const State& s, const Params& p)",
+            "valid must be",
+        ),
     ],
 )
 def test_what_does_not_compile_is_said_in_words(header, old, new, text, capsys):
@@ -172,6 +182,34 @@ def test_what_does_not_compile_is_said_in_words(header, old, new, text, capsys):
         fugu.vector.make("my_env.h", 4)
     assert main(["build", "my_env.h"]) == main(["check", "my_env.h"]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_without_valid_there_are_no_saved_states(header):
+    with fugu.vector.make("my_env.h", 4) as vec:
+        assert vec.can_snapshot
+    change(header, "bool valid(", "bool not_asked(")
+    with fugu.vector.make("my_env.h", 4) as vec:
+        vec.reset(seed=0)
+        assert not vec.can_snapshot
+        for act in (vec.snapshot, lambda: vec.restore({})):
+            with pytest.raises(ConfigError, match=r"my_env has no valid\(state, params, over\).*Add it to the header"):
+                act()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_a_run_without_valid_that_is_killed_and_resumed_equals_one_that_is_not(header, device, tmp_path):
+    change(header, "bool valid(", "bool not_asked(")
+    vector = VectorConfig(num_envs=16, **({"backend": "device", "device": device} if device else {"num_workers": 1}))
+    config = dataclasses.replace(BASE, env=str(header), vector=vector)
+    whole, weights = train(config, tmp_path / "whole")
+    cut, _ = train(config, tmp_path / "cut", updates=2 * len(whole) // 3)
+    saved = checkpoint.find(tmp_path / "cut")
+    done = checkpoint.load(saved).state["updates"]
+    assert not checkpoint.load(saved).tensors.get("envs")
+    again, same_weights = train(config, tmp_path / "cut", resume=saved)
+    assert cut == whole[: len(cut)] and 0 < done < len(cut) and again == whole[done:]
+    assert all(torch.equal(weights[name], same_weights[name]) for name in weights)
 
 
 @pytest.mark.slow

@@ -532,7 +532,7 @@ def test_a_state_can_be_kept_and_gone_back_to():
             vec.step(actions[t])
         kept = vec._runner._worlds.state
         first = [vec.step(a)[0].copy() for a in actions[40:]]
-        vec._runner._worlds.state = kept
+        assert vec._runner._worlds.restore(kept) == -1
         again = [vec.step(a)[0].copy() for a in actions[40:]]
         assert all(np.array_equal(x, y) for x, y in zip(first, again, strict=True))
 

@@ -130,6 +130,18 @@ def test_a_restored_snapshot_goes_on_as_the_first_time(env: str, device: str) ->
     assert go_on() == expected
     with pytest.raises(ConfigError, match="not of 4 environments"):
         fugu.vector.make(env, 4, backend="device", device=device).restore(saved)
+    before = vec.snapshot()["state"]
+    words = saved["state"].view(-1)
+    words[-20:] = -1  # lengths, among others
+    for bad, why in (
+        (saved, f"is none that {env} can be in"),
+        ({"state": before.float()}, "float32"),
+        ({}, "'state' of the saved state is missing"),
+        ({"state": before, "more": before}, "'more' of the saved state is unknown"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            vec.restore(bad)
+        assert torch.equal(vec.snapshot()["state"], before)
 
 
 @pytest.mark.gpu

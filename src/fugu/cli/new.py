@@ -173,7 +173,7 @@ struct MyEnv {
     int32_t size = 8;
     float step_reward = -0.01f;
   };
-  static constexpr fugu::Param<Params> params[] = {{"size", &Params::size}, {"step_reward", &Params::step_reward}};
+  static constexpr fugu::Param<Params> params[] = {{"size", &Params::size, 1, 1000}, {"step_reward", &Params::step_reward}};
 
   // All that one world remembers: no pointers, no std::vector.
   struct State {
@@ -194,6 +194,12 @@ struct MyEnv {
     const bool there = s.position == s.goal;
     reward[0] = there ? 1.0f : p.step_reward;
     return there;
+  }
+
+  // Whether a state from a checkpoint, whose bytes may be any, can be gone on from: whatever the functions here rely on. `over`: the
+  // episode has ended. Without this, episodes begin anew at every checkpoint. See "Saved states" in fugu/env.h.
+  FUGU_HD static bool valid(const State& s, const Params& p, bool /*over*/) {
+    return fugu::between(s.position, 0, p.size - 1) && fugu::between(s.goal, 0, p.size - 1);
   }
 
   // What the agent sees of the state.

@@ -18,6 +18,7 @@ import numpy as np
 from fugu.emulation.env import EnvSpec, Rows
 from fugu.emulation.infos import ALWAYS, numbers
 from fugu.emulation.kinds import labels
+from fugu.emulation.saved import check_form, unfit
 from fugu.errors import ConfigError, did_you_mean
 
 Drained = tuple[int, float, float, dict[str, float]]
@@ -140,6 +141,14 @@ class EpisodeStats:
     def save(self) -> dict[str, np.ndarray]:
         """Return what the running episodes have come to so far, by name."""
         return {f"running {name}": getattr(self, name).copy() for name in RUNNING}
+
+    def check(self, saved: Mapping[str, np.ndarray], of: str) -> None:
+        """Refuse what claims to be from ``save`` and cannot be."""
+        for name in RUNNING:
+            if (part := f"running {name}") in saved:
+                check_form(part, saved[part], getattr(self, name), of)
+                if not np.isfinite(saved[part]).all() or (name == "lengths" and (saved[part] < 0).any()):
+                    raise unfit(part, of, "holds no sums of an episode")
 
     def load(self, saved: Mapping[str, np.ndarray]) -> None:
         """Go on with the episodes that were running when ``saved`` was made; without them, begin new ones."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fugu.emulation.columns import present
+from fugu.emulation.saved import check_form, check_obs, check_values
 from fugu.rollout.acting import Act, Actor, Carry, Forms, Seen, zeros
 from fugu.rollout.batch import Batch
 from fugu.rollout.columns import BOOTSTRAPS, PER_SEGMENT, check_free
@@ -168,6 +169,8 @@ class DeviceRollout(Source):
         return self.vec.can_snapshot
 
     def snapshot(self) -> dict[str, Tensor]:
+        if not self.can_snapshot:
+            return {}
         saved = {f"vec.{name}": tensor for name, tensor in self.vec.snapshot().items()}
         saved.update({f"row.{name}": column[-1].cpu().clone() for name, column in self._last().items()})
         return saved | saved_carry(self._carry)
@@ -180,8 +183,13 @@ class DeviceRollout(Source):
         return "row.obs" in saved
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
+        last, of = self._last(), f"{self.vec.num_envs} environments of {self.vec.spec.name}"
+        rows = {name: saved[f"row.{name}"] for name in last if f"row.{name}" in saved}
+        for name, row in rows.items():
+            check_form(name, row, last[name][-1], of)
+            check_values(name, row.cpu().numpy(), of)
+        check_obs(rows["obs"].cpu().numpy(), self.vec.obs_layout, of)
         self.vec.restore({name.removeprefix("vec."): tensor for name, tensor in saved.items() if name.startswith("vec.")})
-        for name, column in self._last().items():
-            if f"row.{name}" in saved:
-                column[-1].copy_(saved[f"row.{name}"])
+        for name, row in rows.items():
+            last[name][-1].copy_(row)
         restore_carry(self._carry, saved)

@@ -24,6 +24,7 @@ from gymnasium import spaces as gs
 
 from fugu.emulation.columns import blanks, outcomes, present
 from fugu.emulation.env import EnvSpec, Rows
+from fugu.emulation.saved import check_obs, check_values, column_of
 from fugu.errors import FuguError, SpaceError
 from fugu.spaces import Layout, Packer
 from fugu.spaces.layout import Node
@@ -110,17 +111,25 @@ class Buffers:
             saved[name] = np.concatenate(parts).reshape(-1).view(np.uint8)
         return saved
 
-    def load(self, saved: Mapping[str, np.ndarray], slots: Sequence[int]) -> None:
-        """Write what ``save`` returned into these slots; what is not in it of an action's outcome, as not all of it always was, there
-        was none of."""
-        names = self.rows[0][0].columns
+    def checked(self, saved: Mapping[str, np.ndarray], of: str) -> dict[str, np.ndarray]:
+        """Return the columns of all agents in what ``save`` returned, or what claims to be that. What is not in it of an action's
+        outcome, as not all of it always was, there was none of."""
+        names, columns = self.rows[0][0].columns, {}
         for name, like in names.items():
-            if name in saved:
-                column = saved[name].view(like.dtype).reshape(-1, *like.shape[1:])
-            elif name in outcomes(names):
-                column = np.zeros((self.groups[-1].stop, *like.shape[1:]), like.dtype)
-            else:
+            shape = (self.groups[-1].stop, *like.shape[1:])
+            if name not in saved and name in outcomes(names):
+                columns[name] = np.zeros(shape, like.dtype)
                 continue
+            columns[name] = column_of(saved, name, shape, like.dtype, of)
+            if name == "obs":
+                check_obs(columns[name], self.obs_layout, of)
+            else:
+                check_values(name, columns[name], of)
+        return columns
+
+    def load(self, columns: Mapping[str, np.ndarray], slots: Sequence[int]) -> None:
+        """Write what ``checked`` returned into these slots."""
+        for name, column in columns.items():
             for group, slot in enumerate(slots):
                 self.rows[group][slot][name][...] = column[self.groups[group]]
 

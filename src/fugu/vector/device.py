@@ -25,8 +25,9 @@ from torch import Tensor
 from fugu.emulation.columns import present
 from fugu.emulation.env import NAMED, EnvSpec
 from fugu.emulation.native import draw_seeds
+from fugu.emulation.saved import check_form, check_values, no_valid, unfit
 from fugu.emulation.stats import Drained, EpisodeLog, check_logged
-from fugu.errors import CallOrderError, ConfigError, SpaceError
+from fugu.errors import CallOrderError, SpaceError
 from fugu.spaces import Layout
 from fugu.spaces.views import TORCH_DTYPES
 from fugu.vector.config import VectorConfig
@@ -81,6 +82,8 @@ class DeviceWorlds(Protocol):
     spec: EnvSpec
     num_choices: int
     """columns of the action mask; 0 where the environment offers none"""
+    can_snapshot: bool
+    """whether a saved state can be checked, and so be restored"""
 
     def reset(self, seeds: Tensor, rows: DeviceRows) -> None:
         """``seeds`` [worlds] int64 on the device; negative: go on with the random numbers there are."""
@@ -93,11 +96,12 @@ class DeviceWorlds(Protocol):
     def state(self) -> dict[str, Tensor]:
         """All that a world remembers between two steps: the very tensors."""
 
+    def check(self, saved: Mapping[str, Tensor]) -> None:
+        """Refuse values for ``state``, of its shapes and types and on the CPU, that the worlds cannot be in."""
+
 
 class DeviceVec:
     """``num_envs`` worlds with ``num_agents`` agents in all on ``device``."""
-
-    can_snapshot = True
 
     def __init__(self, worlds: DeviceWorlds, config: VectorConfig, device: torch.device) -> None:
         self.config, self.device = config, device
@@ -115,6 +119,7 @@ class DeviceVec:
         """columns of the action mask; 0 where the environment offers none"""
         self.worlds = worlds
         """who steps them"""
+        self.can_snapshot = worlds.can_snapshot
         if config.episode_infos:
             check_logged(config.episode_infos, worlds.drain(), self.spec)
         self._fresh = True
@@ -158,20 +163,24 @@ class DeviceVec:
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copies of the worlds' states on the CPU. The rows that wait for actions are the caller's."""
+        self._check_can_snapshot()
         if self._fresh:
             raise CallOrderError("snapshot() before reset(): there is nothing to save")
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.worlds.state().items()}
 
     def restore(self, saved: dict[str, Tensor]) -> None:
-        """Go on where ``snapshot`` was taken. The number of environments must be the same."""
+        """Go on where ``snapshot`` was taken. The number of environments must be the same. A snapshot may come from anywhere: one
+        that these environments cannot be in raises a ConfigError, and they stay as they are."""
         self._check_open()
-        own = self.worlds.state()
+        self._check_can_snapshot()
+        own, of = self.worlds.state(), f"{self.num_envs} environments of {self.spec.name}"
         for name in {**own, **saved}:
-            if name not in own or name not in saved or own[name].shape != saved[name].shape:
-                raise ConfigError(
-                    f"the saved state is not of {self.num_envs} environments of {self.spec.name}: {name!r} differs; "
-                    "it is of another environment, number of environments or version"
-                )
+            if name not in own or name not in saved:
+                raise unfit(name, of, "is unknown" if name in saved else "is missing")
+            check_form(name, saved[name], own[name], of)
+            if saved[name].dtype == torch.bool:  # what other numbers mean is the environment's business
+                check_values(name, saved[name].cpu().numpy(), of)
+        self.worlds.check(saved)
         for name, tensor in own.items():
             tensor.copy_(saved[name])
         self._fresh = False
@@ -208,6 +217,10 @@ class DeviceVec:
             raise SpaceError(f"{name}: expected {form[1]}{list(form[0])} on {self.device}, got {got}")
         if not tensor.is_contiguous():
             raise SpaceError(f"{name}: rows must lie in one piece, got strides {list(tensor.stride())}; give a row of a slab")
+
+    def _check_can_snapshot(self) -> None:
+        if not self.can_snapshot:
+            raise no_valid(self.spec.name)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fugu.emulation.env import discrete_choices
 from fugu.emulation.native import descriptions, native_spec
+from fugu.emulation.saved import unsound
 from fugu.emulation.stats import Drained
 from fugu.errors import ConfigError
 from fugu.native import native
@@ -49,6 +50,8 @@ class NativeDevice:
         self._step = module.kernel("step_worlds", "pisip" + "p" * 9)
         self._num_envs, self._device = num_envs, device
         obs_bytes = self.spec.num_agents * Layout(self.spec.observation_space).nbytes
+        self.can_snapshot: bool = described["restores"]
+        self._settings = dict(settings)
         self._one_store = obs_bytes if obs_bytes in ONE_STORE else 1
         staged = (0 if obs_bytes in ONE_STORE else obs_bytes) + self.spec.num_agents * self.num_choices
         self._block = block_size(num_envs, staged)
@@ -80,6 +83,11 @@ class NativeDevice:
 
     def state(self) -> dict[str, Tensor]:
         return {"state": self._words}
+
+    def check(self, saved: Mapping[str, Tensor]) -> None:
+        world = native.first_unsound(self._source.name, self._settings, saved["state"].cpu().contiguous().numpy())
+        if world >= 0:
+            raise unsound(world, self.spec.name)
 
     def _current_device(self) -> AbstractContextManager[Any]:
         """Kernels start on the current device's stream, which need not be this one's."""

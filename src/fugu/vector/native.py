@@ -13,6 +13,7 @@ import numpy as np
 
 from fugu.emulation.env import Infos
 from fugu.emulation.native import RESET, columns, descriptions, draw_seeds, native_spec
+from fugu.emulation.saved import unsound
 from fugu.errors import ConfigError, SpaceError
 from fugu.native import native
 from fugu.vector.buffers import Buffers
@@ -28,11 +29,12 @@ class Native(Runner):
     """Groups of worlds over one engine. ``num_workers`` is the number of threads, the calling one included."""
 
     shares_workers = True
-    can_snapshot = True
 
     def __init__(self, name: str, config: VectorConfig, settings: Mapping[str, Any]) -> None:
         self.spec = native_spec(name, settings)
-        self.masks_actions = descriptions()[name]["masks_actions"]
+        described = descriptions()[name]
+        self.masks_actions = described["masks_actions"]
+        self.can_snapshot = described["restores"]
         agents = self.spec.num_agents
         self.env_agents = agent_slices([agents] * config.num_envs)
         self.group_agents = [
@@ -67,8 +69,9 @@ class Native(Runner):
                 f"the saved state has {len(state)} bytes, but {len(self.env_agents)} worlds of {self.spec.name} have "
                 f"{self._worlds.state_bytes}: it is of another environment, number of environments or version"
             )
+        if (world := self._worlds.restore(state)) >= 0:
+            raise unsound(world, self.spec.name)
         self._fresh.clear()
-        self._worlds.state = state
 
     def take_actions(self, group: int, action: Any, slot: int) -> None:
         agent = OTHER_FORM if action is None else self._worlds.take(group, action)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from fugu.emulation.env import Infos
 from fugu.emulation.native import draw_seeds
+from fugu.emulation.saved import check_values
 from fugu.emulation.tensor import RowTensors, TensorWorlds
 from fugu.errors import ConfigError
 from fugu.vector.buffers import Buffers
@@ -53,11 +56,13 @@ class Tensors(Runner):
                 f"the saved state has {len(state)} bytes, but {len(self.env_agents)} worlds of {self.spec.name} have {needed}: "
                 "it is of another environment, number of environments or version"
             )
-        at = 0
-        for tensor in own:
-            part = bytearray(state[at : at + tensor.nbytes])
-            tensor.copy_(torch.frombuffer(part, dtype=tensor.dtype).view(tensor.shape))
-            at += tensor.nbytes
+        ends = list(itertools.accumulate(tensor.nbytes for tensor in own))
+        parts = [state[end - tensor.nbytes : end] for tensor, end in zip(own, ends, strict=True)]
+        for tensor, part in zip(own, parts, strict=True):
+            if tensor.dtype == torch.bool:
+                check_values("state", np.frombuffer(part, np.bool_), f"{len(self.env_agents)} environments of {self.spec.name}")
+        for tensor, part in zip(own, parts, strict=True):
+            tensor.copy_(torch.frombuffer(bytearray(part), dtype=tensor.dtype).view(tensor.shape))
         self._fresh.clear()
 
     def take_actions(self, group: int, action: Any, slot: int) -> None:

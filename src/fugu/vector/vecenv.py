@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fugu.emulation.env import Infos, Rows
+from fugu.emulation.saved import bytes_of, no_valid
 from fugu.emulation.stats import Drained, EpisodeLog, EpisodeStats, check_logged
 from fugu.errors import CallOrderError, ConfigError, EnvTimeout, WorkerDied
 from fugu.vector.config import VectorConfig
@@ -215,17 +216,20 @@ class VecEnv:
         return saved
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
-        """Go on where ``snapshot`` was taken, with every batch parked. The number of environments must be the same."""
+        """Go on where ``snapshot`` was taken, with every batch parked. The number of environments must be the same. A snapshot may
+        come from anywhere: one that these environments cannot be in raises a ConfigError, and they stay as they are."""
         self._check_open()
         self._check_can_snapshot()
-        if len(saved["obs"]) != sum(slots[0].obs.nbytes for slots in self._rows):
-            raise ConfigError(f"the saved state is not of {self.num_envs} environments of {self.spec.name}")
+        of = f"{self.num_envs} environments of {self.spec.name}"
+        columns = self._buffers.checked(saved, of)
+        self._stats.check(saved, of)
+        state = bytes_of(saved, "state", of)
         self._drain()
-        self._runner.state = saved["state"].tobytes()
-        self._buffers.load(saved, self._slot)
+        self._runner.state = state.tobytes()
+        self._buffers.load(columns, self._slot)
         self._stats.load(saved)
         self._received = None
-        order = saved["parked"].tolist()
+        order = saved["parked"].tolist() if "parked" in saved else []
         self._parked = order if sorted(order) == list(range(len(self._groups))) else list(range(len(self._groups)))
         self._served = [1] * len(self._groups)
         self._fresh = [False] * len(self._groups)
@@ -383,6 +387,8 @@ class VecEnv:
 
     def _check_can_snapshot(self) -> None:
         if not self.can_snapshot:
+            if self.config.backend == "native":
+                raise no_valid(self.spec.name)
             raise ConfigError(f"{self.spec.name} with backend={self.config.backend!r} cannot be put into a saved state")
 
     def _check_whole(self) -> None:
