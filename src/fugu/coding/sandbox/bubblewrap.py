@@ -54,7 +54,7 @@ class BubblewrapLauncher:
                 words += ["--symlink", os.readlink(path), path]
         for path in self.visible.hidden:
             words += ["--tmpfs", path, "--remount-ro", path]
-        for name in ("null", "zero", "random", "urandom"):
+        for name in ("null", "random", "urandom"):
             words += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
         for name, value in FIXED.items():
             words += ["--setenv", name, value]

@@ -41,6 +41,7 @@ def prepare(plan: int, sources: list[str]) -> Doors:
                 signals=isolated or version >= 6,
                 # Landlock alone would do for writing, but knows nothing of modes and times, and there is no folder to write to.
                 writing=bool(plan & wire.MOUNTS),
+                sharing=bool(plan & (wire.MOUNTS | wire.LANDLOCK)),
             )
     opened = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in readable if plan & wire.LANDLOCK]
     return Doors(plan, os.getpid(), (filters[0], filters[1]), version, tuple(opened))
