@@ -39,8 +39,11 @@ struct doors {
 /* program.Hooks: fetched once in the zygote, so that a child looks nothing up. All are borrowed from a tuple that is never freed. */
 enum { SEED, COMPILE, NAME, MODE, FLAGS, ALONE, GLOBALS, FLUSH, THREADS_RUNNING, EXIT_HANDLERS, GIVE_UP, FAILED, FINISH, GO, HOOKS };
 
+/* tree.Trees: `look` and `end`, None where no program may have several processes. Called in the zygote. */
+enum { LOOK, END, TREES };
+
 #pragma GCC visibility push(hidden)
-extern PyObject *fugu_hooks[HOOKS];
+extern PyObject *fugu_hooks[HOOKS], *fugu_trees[TREES];
 /* Serves until the control socket closes, and then ends the process. */
 void fugu_serve(const struct doors *doors);
 /* In the child: ends the process when the program has. `descriptors` are the channel, stdout and stderr, `mask` the signals before. */

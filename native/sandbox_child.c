@@ -135,6 +135,7 @@ static int lock(const struct order *order, const struct doors *doors, int parent
     } header = {0x20080522, 0};
     uint32_t none[6] = {0};
     STEP(syscall(SYS_capset, &header, none), "capset");
+    if (order->program) STEP(prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "dumpable"); /* so that the zygote may count its memory */
     uint64_t cpu = (uint64_t)order->cpu_s + 1;
     STEP(limit(RLIMIT_CPU, cpu, cpu + 1), "limit cpu");
     STEP(limit(RLIMIT_FSIZE, order->file_bytes, order->file_bytes), "limit file size");

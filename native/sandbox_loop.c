@@ -17,7 +17,7 @@
 
 enum { RUN = 1, KILL = 2, PING = 3 };
 enum { DONE = 3, PONG = 4 };
-enum { BY_ITSELF = 0, WALL = 1, CPU = 2, TOLD = 3, NOT_STARTED = 4 };
+enum { BY_ITSELF = 0, WALL = 1, CPU = 2, TOLD = 3, NOT_STARTED = 4 }; /* and MEMORY, which is only passed on */
 enum { MOST = 1024 };
 
 /* wire.REPORT */
@@ -31,8 +31,8 @@ struct __attribute__((packed)) report {
 
 struct running {
     int pid; /* 0: free */
-    uint8_t why, state;
-    uint64_t execution;
+    uint8_t why, state, tree; /* tree: it may have several processes */
+    uint64_t execution, memory;
     double started, cpu_s, deadline, next; /* when it has to be looked at again; of one that was killed: when it has to be gone */
     double checked, spent;                 /* when its CPU time was last read, and what it was */
 };
@@ -49,6 +49,7 @@ static int first, waiting;
 
 /* How many may compute at once: see loop.py. */
 static const double YOUNG_S = 0.01, BUSY_SHARE = 0.1, UNKILLABLE_S = 10;
+static const double PAUSE_S = 0.01; /* tree.PAUSE_S */
 enum { MOST_STARTING = 4, MOST_BUSY = 2 };
 enum { UNKNOWN, BUSY, IDLE };
 
@@ -107,6 +108,26 @@ static void sweep(int pid) {
     }
 }
 
+PyObject *fugu_trees[TREES];
+
+/* Of all processes of a program together: the seconds until the next look, or the reason to end it, below 0. */
+static double look(const struct running *each) {
+    PyObject *answer = PyObject_CallFunction(fugu_trees[LOOK], "idd", each->pid, each->cpu_s, (double)each->memory / (1 << 20));
+    double pause = answer ? PyFloat_AsDouble(answer) : -1;
+    Py_XDECREF(answer);
+    if (PyErr_Occurred()) _exit(1); /* what cannot be counted must not go on; we are replaced */
+    return pause;
+}
+
+static void add_up(int pid, double *cpu_s, double *memory_mb) {
+    double together[2] = {0, 0};
+    PyObject *answer = PyObject_CallFunction(fugu_trees[END], "i", pid);
+    if (!answer || !PyArg_ParseTuple(answer, "dd", &together[0], &together[1])) _exit(1);
+    Py_DECREF(answer);
+    if (together[0] > *cpu_s) *cpu_s = together[0];
+    if (together[1] > *memory_mb) *memory_mb = together[1];
+}
+
 static void reap(const struct doors *doors) {
     for (;;) {
         int status;
@@ -118,10 +139,11 @@ static void reap(const struct doors *doors) {
         double wall = now() - each->started;
         uint64_t execution = each->execution;
         uint8_t why = each->why;
+        double cpu_s = seconds(usage.ru_utime) + seconds(usage.ru_stime), memory_mb = (double)usage.ru_maxrss / 1024;
+        if (each->tree) add_up(pid, &cpu_s, &memory_mb);
         each->pid = 0;
         if (!(doors->plan & NAMESPACES)) sweep(pid);
-        tell(doors->control, execution, status, why, seconds(usage.ru_utime) + seconds(usage.ru_stime), wall,
-             (double)usage.ru_maxrss / 1024);
+        tell(doors->control, execution, status, why, cpu_s, wall, memory_mb);
     }
 }
 
@@ -184,7 +206,12 @@ static double end_overdue(const struct doors *doors) {
                 end(each, CPU, doors->plan);
                 continue;
             }
-            each->next = time + (left > 0.005 ? left : 0.005);
+            double pause = left > 0.005 ? left : 0.005, until = each->tree ? look(each) : pause;
+            if (until < 0) {
+                end(each, (uint8_t)-until, doors->plan);
+                continue;
+            }
+            each->next = time + (until < pause ? until : pause);
             if (each->next > each->deadline) each->next = each->deadline;
         }
         if (next < 0 || each->next - time < next) next = each->next - time;
@@ -218,13 +245,17 @@ static struct waiting *start_waiting(const struct doors *doors) {
         waiting--;
         if (pid > 0) {
             double start = now(), cpu_s = next->order.cpu_s, wall_s = next->order.wall_s;
+            uint8_t tree = next->order.program && fugu_trees[LOOK] != Py_None;
+            double first_look = tree && PAUSE_S < wall_s ? PAUSE_S : wall_s;
             table[place] = (struct running){
+                .tree = tree,
+                .memory = next->order.memory,
                 .pid = pid,
                 .execution = next->order.execution,
                 .started = start,
                 .cpu_s = cpu_s,
                 .deadline = start + wall_s,
-                .next = start + (cpu_s < wall_s ? cpu_s : wall_s),
+                .next = start + (cpu_s < first_look ? cpu_s : first_look),
                 .checked = start,
             };
             if (place == used) used++;

@@ -122,7 +122,9 @@ def take():
 """,
 }
 
-TAKE["dev-zero"] = TAKE["mmap-shared"] + """
+TAKE["dev-zero"] = (
+    TAKE["mmap-shared"]
+    + """
 import os
 shared = take
 def take():
@@ -132,6 +134,7 @@ def take():
     finally:
         os.close(file)
 """
+)
 
 SIGNALS_IGNORED = """
 import signal

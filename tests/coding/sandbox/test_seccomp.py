@@ -75,7 +75,7 @@ def test_what_reaches_beyond_the_program_is_refused(machine, profile, name):
     assert decide(machine, profile, name) == errno.EPERM
 
 
-@pytest.mark.parametrize("name", "sync syncfs fsync fdatasync sync_file_range msync fadvise64 readahead".split())
+@pytest.mark.parametrize("name", ["sync", "syncfs", "fsync", "fdatasync", "sync_file_range", "msync", "fadvise64", "readahead"])
 @pytest.mark.parametrize("profile", ["compute", "program"])
 def test_what_would_be_done_to_the_whole_machine_is_answered_as_if_done(machine, profile, name):
     """And not refused: a data base that cannot sync its file stops."""
@@ -103,7 +103,9 @@ def test_without_sharing_no_file_is_mapped_as_shared(machine):
         assert decide(machine, "compute", "mmap", 0, 4096, 3, flags, sharing=False) == answer
 
 
-@pytest.mark.parametrize(("advice", "allowed"), [(4, True), (8, True), (9, True), (14, False), (12, False), (25, False), (21, False)])
+@pytest.mark.parametrize(
+    ("advice", "allowed"), [(4, True), (8, True), (9, True), (14, False), (12, False), (25, False), (21, False)]
+)
 def test_advice_on_memory_asks_for_no_huge_or_merged_pages(machine, advice, allowed):
     assert decide(machine, "compute", "madvise", 0, 4096, advice) == ("allow" if allowed else errno.EPERM)
 

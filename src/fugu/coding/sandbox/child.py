@@ -71,6 +71,8 @@ def _lock(order: Order, doors: Doors) -> None:
     if plan & wire.PROCESS_LIMIT:
         limit(resource.RLIMIT_NPROC, order.processes if order.program else _THREADS)
     kernel.drop_capabilities()
+    if order.program:
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # so that the zygote may count its memory; nobody else can see it
     _limit(order)
     # After the last change of credentials, which would clear it.
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from fugu.coding.sandbox import kernel, program, root, wire
 from fugu.coding.sandbox.doors import prepare
+from fugu.coding.sandbox.tree import Trees
 
 _DUPLICATE_CLOSE_ON_EXEC = 1030
 _POOL, _LARGEST_POOLED, _BYTES_HEAD = 16 << 10, 512, 33
@@ -42,7 +43,7 @@ def main(descriptor: str, plan_bits: str, die_with_parent: str, library: str, pr
             from fugu.coding.sandbox import loop  # else not needed, and every fork would copy it
         sys.argv, sys.orig_argv, sys.executable = ([program.NAME], [], os.path.realpath(sys.executable))
         layout = root.layout()
-        own_namespace, maps = enter(plan, layout)
+        own_namespace, maps, proc = enter(plan, layout)
         doors = prepare(plan, layout.sources)
         os.environ.clear()
         program.fresh_interpreter(bool(plan & wire.MOUNTS))
@@ -50,6 +51,8 @@ def main(descriptor: str, plan_bits: str, die_with_parent: str, library: str, pr
         rights = doors.rights(execute=False), doors.rights(execute=True)
         given = (maps, control, own_namespace, plan, doors.landlock_version, doors.readable, *rights, *doors.filters)
         hooks = program.hooks() if native is not None else ()
+        trees = Trees(proc) if plan & wire.NAMESPACES else None  # without them no program may have several processes
+        looks = (trees.look, trees.end) if trees is not None else (None, None)
         os.write(control, wire.REPORT.pack(wire.HELLO, 0, 0, 0, 0.0, 0.0, 0.0, 0.0))
     except BaseException as error:
         os.write(control, bytes([wire.FAILED]) + f"{type(error).__name__}: {error}".encode()[:500])
@@ -59,8 +62,8 @@ def main(descriptor: str, plan_bits: str, die_with_parent: str, library: str, pr
     gc.freeze()
     gc.disable()
     if native is None:
-        loop.Server(control, own_namespace, doors).serve()
-    native.serve(*given, hooks, filling)
+        loop.Server(control, own_namespace, doors, trees).serve()
+    native.serve(*given, hooks, *looks, filling)
     raise AssertionError("it serves to the end")
 
 
@@ -100,9 +103,9 @@ def _keep_free(descriptor: int) -> int:
     return control
 
 
-def enter(plan: int, layout: root.Layout) -> tuple[int, int]:
-    """Move into namespaces and the minimal root, as a user without rights. Descriptors: of the new pid namespace or -1, and of the
-    list of this process's memory, since the new root has no /proc.
+def enter(plan: int, layout: root.Layout) -> tuple[int, int, int]:
+    """Move into namespaces and the minimal root, as a user without rights. Descriptors: of the new pid namespace or -1, of the list of
+    this process's memory, and of the /proc before, since the new root has none.
 
     Root gives its rights up *before* the user namespace is made: the kernel does not limit the processes of a namespace that root owns.
     The root file system is built before, since an unprivileged user may not even see where Python lies (a home directory).
@@ -130,8 +133,7 @@ def enter(plan: int, layout: root.Layout) -> tuple[int, int]:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         maps = os.open("self/maps", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-        os.close(proc)
-        return -1, maps
+        return -1, maps, proc
     user, group = os.getuid(), os.getgid()
     flags = kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
     if plan & wire.MOUNTS:
@@ -148,9 +150,8 @@ def enter(plan: int, layout: root.Layout) -> tuple[int, int]:
     _become_first_process()
     maps = os.open("self/maps", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
     own = os.open("self/ns/pid", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-    os.close(proc)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-    return own, maps
+    return own, maps, proc
 
 
 def _become_first_process() -> None:
