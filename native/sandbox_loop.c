@@ -17,7 +17,7 @@
 
 enum { RUN = 1, KILL = 2, PING = 3 };
 enum { DONE = 3, PONG = 4 };
-enum { BY_ITSELF = 0, WALL = 1, CPU = 2, TOLD = 3, NOT_STARTED = 4 }; /* and MEMORY, which is only passed on */
+enum { BY_ITSELF = 0, WALL = 1, CPU = 2, TOLD = 3, NOT_STARTED = 4, MEMORY = 5 };
 enum { MOST = 1024 };
 
 /* wire.REPORT */
@@ -31,7 +31,7 @@ struct __attribute__((packed)) report {
 
 struct running {
     int pid; /* 0: free */
-    uint8_t why, state, tree; /* tree: it may have several processes */
+    uint8_t why, state, tree, looked; /* tree: it may have several processes; looked: they were looked for, or counted by a group */
     uint64_t execution, memory;
     double started, cpu_s, deadline, next; /* when it has to be looked at again; of one that was killed: when it has to be gone */
     double checked, spent;                 /* when its CPU time was last read, and what it was */
@@ -110,20 +110,33 @@ static void sweep(int pid) {
 
 PyObject *fugu_trees[TREES];
 
-/* Of all processes of a program together: the seconds until the next look, or the reason to end it, below 0. */
-static double look(const struct running *each) {
-    PyObject *answer = PyObject_CallFunction(fugu_trees[LOOK], "idd", each->pid, each->cpu_s, (double)each->memory / (1 << 20));
+/* Python is asked only where it must be: every call of it writes to a hundred pages that children have in common with us, and each is
+ * copied. This one tells, of all processes of a program together, the seconds until the next look, or the reason to end it, below 0. */
+static double look(struct running *each) {
+    each->looked = 1;
+    PyObject *answer = PyObject_CallFunction(fugu_trees[TREE_LOOK], "Kidd", (unsigned long long)each->execution, each->pid, each->cpu_s,
+                                             (double)each->memory / (1 << 20));
     double pause = answer ? PyFloat_AsDouble(answer) : -1;
     Py_XDECREF(answer);
     if (PyErr_Occurred()) _exit(1); /* what cannot be counted must not go on; we are replaced */
     return pause;
 }
 
-static void add_up(int pid, double *cpu_s, double *memory_mb) {
+static int begin_tree(const struct order *order) {
+    PyObject *nothing = PyObject_CallFunction(fugu_trees[TREE_BEGIN], "KK", (unsigned long long)order->execution,
+                                              (unsigned long long)(order->memory + order->disk_bytes));
+    if (!nothing) PyErr_Clear();
+    Py_XDECREF(nothing);
+    return nothing ? 0 : -1;
+}
+
+static void add_up(uint64_t execution, uint8_t *why, double *cpu_s, double *memory_mb) {
     double together[2] = {0, 0};
-    PyObject *answer = PyObject_CallFunction(fugu_trees[END], "i", pid);
-    if (!answer || !PyArg_ParseTuple(answer, "dd", &together[0], &together[1])) _exit(1);
+    int too_much = 0;
+    PyObject *answer = PyObject_CallFunction(fugu_trees[TREE_END], "K", (unsigned long long)execution);
+    if (!answer || !PyArg_ParseTuple(answer, "ddp", &together[0], &together[1], &too_much)) _exit(1);
     Py_DECREF(answer);
+    if (too_much && *why == BY_ITSELF) *why = MEMORY;
     if (together[0] > *cpu_s) *cpu_s = together[0];
     if (together[1] > *memory_mb) *memory_mb = together[1];
 }
@@ -140,7 +153,7 @@ static void reap(const struct doors *doors) {
         uint64_t execution = each->execution;
         uint8_t why = each->why;
         double cpu_s = seconds(usage.ru_utime) + seconds(usage.ru_stime), memory_mb = (double)usage.ru_maxrss / 1024;
-        if (each->tree) add_up(pid, &cpu_s, &memory_mb);
+        if (each->looked) add_up(execution, &why, &cpu_s, &memory_mb);
         each->pid = 0;
         if (!(doors->plan & NAMESPACES)) sweep(pid);
         tell(doors->control, execution, status, why, cpu_s, wall, memory_mb);
@@ -239,16 +252,18 @@ static struct waiting *start_waiting(const struct doors *doors) {
         struct waiting *next = &line[first];
         int place = 0;
         while (place < used && table[place].pid) place++;
-        int pid = place < MOST ? fork_into(doors) : -1;
+        uint8_t tree = next->order.program && fugu_trees[TREE_LOOK] != Py_None;
+        uint8_t counted = tree && doors->group >= 0;
+        int pid = place < MOST && !(counted && begin_tree(&next->order)) ? fork_into(doors) : -1;
         if (pid == 0) return next;
         first = (first + 1) % MOST;
         waiting--;
         if (pid > 0) {
             double start = now(), cpu_s = next->order.cpu_s, wall_s = next->order.wall_s;
-            uint8_t tree = next->order.program && fugu_trees[LOOK] != Py_None;
             double first_look = tree && PAUSE_S < wall_s ? PAUSE_S : wall_s;
             table[place] = (struct running){
                 .tree = tree,
+                .looked = counted,
                 .memory = next->order.memory,
                 .pid = pid,
                 .execution = next->order.execution,

@@ -42,7 +42,12 @@ try:
 except OSError as error:
     print("nothing", error.errno)
 """
-OPENER = "import os, time\nfor _ in range(8):\n    time.sleep(0.05)\n    open(os.path.join(os.path.dirname(os.__file__), 'this.py')).close()"
+OPENER = """
+import os, time
+for _ in range(8):
+    time.sleep(0.05)
+    open(os.path.join(os.path.dirname(os.__file__), "this.py")).close()
+"""
 
 
 def test_no_program_hears_of_files_that_another_opens(sandbox):

@@ -172,7 +172,8 @@ CRASHES = {
     "segfault": ("import ctypes\nctypes.string_at(0)", ("runtime_error",)),
     "abort": ("import os\nos.abort()", ("runtime_error",)),
     "illegal-instruction": (
-        "import ctypes, mmap\ncode = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=7)\ncode.write(b'\\x0f\\x0b')\n"
+        "import ctypes, mmap\n"
+        "code = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=7)\ncode.write(b'\\x0f\\x0b')\n"
         "ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()",
         ("runtime_error", "violation"),
     ),

@@ -29,6 +29,19 @@ print("ESCAPED %d processes" % made if made > 16 else "bounded", flush=True)
 os._exit(0)
 """
 
+IN_CHILDREN = """
+import os, time
+for _ in range(10):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            @WORK@
+            time.sleep(9)
+        os._exit(0)
+    os.wait()
+time.sleep(9)
+"""
+
 THREADS = """
 import threading, time
 made = 0
@@ -281,6 +294,22 @@ CASES = [
         limits={**QUICK, "processes": 16},
         profile="program",
         processes=True,
+    ),
+    *(
+        Case(
+            number=number,
+            name=name,
+            source=IN_CHILDREN.replace("@WORK@", work),
+            statuses=statuses,
+            needs="together",
+            limits={"cpu_s": 1.0, "wall_s": 6.0, "processes": 16, "memory_mb": 256},
+            profile="program",
+            processes=True,
+        )
+        for number, name, work, statuses in (
+            (7, "loops-in-children", "while True: pass", ("time_limit",)),
+            (4, "bytearrays-in-children", "x = b'x' * (50 << 20)", ("memory_limit",)),
+        )
     ),
     Case(
         number=3, name="thread-bomb", source=THREADS, statuses=BOUNDED, limits={"cpu_s": 1.0, "wall_s": 2.0, "memory_mb": 256}

@@ -130,7 +130,10 @@ class Server:
         return awake < _MOST_BUSY and starting + awake < _MOST_STARTING
 
     def _start(self, order: wire.Order, descriptors: array.array[int]) -> None:
+        tree = self.trees is not None and bool(order.program)
         try:
+            if tree and self.trees is not None:
+                self.trees.begin(order.execution, order.memory + order.disk_bytes)
             pid = self._fork()
         except OSError:
             self._report(order.execution, 0, wire.NOT_STARTED, 0.0, 0.0, 0.0)
@@ -138,7 +141,7 @@ class Server:
             if pid == 0:
                 # From here, not after unwinding: every object that is touched is a page to be copied.
                 child.run(order, self.doors, *descriptors)
-            self.running[pid] = _Running(order, time.monotonic(), self.trees is not None and bool(order.program))
+            self.running[pid] = _Running(order, time.monotonic(), tree)
         _close(descriptors)
 
     def _fork(self) -> int:
@@ -171,8 +174,10 @@ class Server:
             wall_s = time.monotonic() - each.started
             cpu_s, memory_mb = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
             if each.tree and self.trees is not None:
-                together = self.trees.end(pid)
+                together = self.trees.end(each.execution)
                 cpu_s, memory_mb = max(cpu_s, together[0]), max(memory_mb, together[1])
+                if together[2] and each.why == wire.BY_ITSELF:
+                    each.why = wire.MEMORY
             self._report(each.execution, status, each.why, cpu_s, wall_s, memory_mb)
 
     def _report(self, execution: int, status: int, why: int, cpu_s: float, wall_s: float, memory_mb: float) -> None:
@@ -190,7 +195,7 @@ class Server:
                 unspent = each.cpu_s - _cpu_time(pid)
                 pause = max(unspent, 0.005)
                 if each.tree and self.trees is not None and unspent > 0 and now < each.deadline:
-                    pause = min(pause, self.trees.look(pid, each.cpu_s, each.memory_mb))
+                    pause = min(pause, self.trees.look(each.execution, pid, each.cpu_s, each.memory_mb))
                 if now >= each.deadline:
                     self._kill(pid, wire.WALL)
                 elif unspent <= 0:

@@ -53,8 +53,8 @@ getrandom getpriority capget
 """
 _COMPUTE = _FILES + _MEMORY + _THREADS + " " + _CLOCKS + _SIGNALS + _ABOUT
 
-# Their effect is the machine's: disks are flushed, pages that all programs read leave the cache. A program's own files are in memory and
-# gone after it, so that there is nothing to write out; and advice need not be followed.
+# Their effect is the machine's: disks are flushed, pages that all programs read leave the cache. A program's own files are in memory
+# and gone after it, so that there is nothing to write out; and advice need not be followed.
 _NOTHING_TO_DO = "sync syncfs fsync fdatasync sync_file_range msync fadvise64 readahead"
 
 # Namespaces and mounts; other processes' memory; what changes the machine; interfaces with a history of holes; what would let two

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fugu.coding.sandbox import kernel, wire
+from fugu.coding.sandbox import cgroup, kernel, wire
 
 PAUSE_S, LONGEST_PAUSE_S, SHARE = 0.01, 0.1, 0.2
 """between two looks; at most, and the share of the time that looking may take, where there are hundreds of processes"""
@@ -46,34 +46,59 @@ class Seen(NamedTuple):
 
 
 class Trees:
-    """The programs under way that may have several processes, by the pid of the first as the zygote knows it. ``proc``: an open
-    /proc, whose numbers are others than the zygote's."""
+    """The programs under way that may have several processes, by the numbers of their executions.
 
-    def __init__(self, proc: int) -> None:
-        self.proc = proc
+    ``proc``: an open /proc, whose numbers are others than the zygote's. ``group``: the control group for theirs (``cgroup``), where there
+    is one; what it counts is exact, and the processes need not be looked for.
+    """
+
+    def __init__(self, proc: int, group: int) -> None:
+        self.proc, self.group = proc, group
         self.depth = len(_numbers(proc, "self")) - 1
         self.trees: dict[int, Tree] = {}
+        self.left: list[str] = []
+        """groups that could not be removed yet"""
 
-    def look(self, pid: int, cpu_s: float, memory_mb: float) -> float:
+    def begin(self, execution: int, memory_bytes: int) -> None:
+        """Prepare for a program that is about to be forked."""
+        if self.group >= 0:
+            self.left = [name for name in self.left if not cgroup.end(self.group, name)]
+            cgroup.begin(self.group, str(execution), memory_bytes)
+
+    def look(self, execution: int, pid: int, cpu_s: float, memory_mb: float) -> float:
         """Return the seconds until the next look; or below 0 the reason to end it now, a constant of ``wire`` with its sign changed."""
         began = time.thread_time()
-        tree = self.trees.get(pid)
+        if self.group >= 0:
+            if cgroup.cpu_s(self.group, str(execution)) > cpu_s:
+                return -wire.CPU
+            if cgroup.memory_mb(self.group, str(execution)) is not None:
+                return PAUSE_S  # the kernel ends it by itself
+        tree = self.trees.get(execution)
         if tree is None:
             first = self._find(pid)
             if first is None:
                 return PAUSE_S  # it has just ended
-            tree = self.trees[pid] = Tree(self.proc, first, self._same_memory)
+            tree = self.trees[execution] = Tree(self.proc, first, self._same_memory)
         tree.look(time.monotonic(), memory_mb)
-        if tree.cpu_s > cpu_s:
+        if tree.cpu_s > cpu_s and self.group < 0:
             return -wire.CPU
         if tree.memory_mb > memory_mb:
             return -wire.MEMORY
         return min(max(PAUSE_S, (time.thread_time() - began) / SHARE), LONGEST_PAUSE_S)
 
-    def end(self, pid: int) -> tuple[float, float]:
-        """Forget a program that has ended. Return its CPU time and the memory at which it was found to have too much, or zeros."""
-        tree = self.trees.pop(pid, None)
-        return (0.0, 0.0) if tree is None else (tree.cpu_s, tree.memory_mb)
+    def end(self, execution: int) -> tuple[float, float, bool]:
+        """Forget a program that has ended. Return its CPU time, memory as last seen, zeros where it was not; and True if the kernel
+        ended it at its limit on memory."""
+        tree = self.trees.pop(execution, None)
+        cpu_s, memory_mb = (0.0, 0.0) if tree is None else (tree.cpu_s, tree.memory_mb)
+        if self.group < 0:
+            return cpu_s, memory_mb, False
+        name = str(execution)
+        cpu_s, too_much = cgroup.cpu_s(self.group, name), cgroup.had_too_much(self.group, name)
+        memory_mb = cgroup.memory_mb(self.group, name) or memory_mb
+        if not cgroup.end(self.group, name):
+            self.left.append(name)
+        return cpu_s, memory_mb, too_much
 
     def _find(self, pid: int) -> int | None:
         for child in reversed(_read(self.proc, "thread-self/children").split()):
