@@ -49,7 +49,7 @@ static int first, waiting;
 
 /* How many may compute at once: see loop.py. */
 static const double YOUNG_S = 0.01, BUSY_SHARE = 0.1, UNKILLABLE_S = 10;
-static const double PAUSE_S = 0.01; /* tree.PAUSE_S */
+static const double PAUSE_S = 0.01, LONGEST_PAUSE_S = 0.1, FASTEST_B_S = 8192.0 * (1 << 20); /* as tree.py has them */
 enum { MOST_STARTING = 4, MOST_BUSY = 2 };
 enum { UNKNOWN, BUSY, IDLE };
 
@@ -120,6 +120,15 @@ static double look(struct running *each) {
     Py_XDECREF(answer);
     if (PyErr_Occurred()) _exit(1); /* what cannot be counted must not go on; we are replaced */
     return pause;
+}
+
+/* tree.first_look_s */
+static double first_look_s(const struct order *order) {
+    static int cores;
+    cpu_set_t usable;
+    if (!cores) cores = sched_getaffinity(0, sizeof usable, &usable) ? 1024 : CPU_COUNT(&usable);
+    double memory_s = (double)order->memory / FASTEST_B_S, first = (order->cpu_s < memory_s ? order->cpu_s : memory_s) / cores;
+    return first < PAUSE_S ? PAUSE_S : first > LONGEST_PAUSE_S ? LONGEST_PAUSE_S : first;
 }
 
 static int begin_tree(const struct order *order) {
@@ -260,7 +269,7 @@ static struct waiting *start_waiting(const struct doors *doors) {
         waiting--;
         if (pid > 0) {
             double start = now(), cpu_s = next->order.cpu_s, wall_s = next->order.wall_s;
-            double first_look = tree && PAUSE_S < wall_s ? PAUSE_S : wall_s;
+            double first_look = tree ? first_look_s(&next->order) : wall_s;
             table[place] = (struct running){
                 .tree = tree,
                 .looked = counted,

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from fugu.coding.sandbox import child, kernel, wire
 from fugu.coding.sandbox.doors import Doors
-from fugu.coding.sandbox.tree import PAUSE_S, Trees
+from fugu.coding.sandbox.tree import Trees, first_look_s
 
 _MOST_STARTING, _MOST_BUSY = 4, 2
 """programs that compute at once, all together and those older than _YOUNG_S; a zygote is meant for one core"""
@@ -36,7 +36,7 @@ class _Running:
         self.tree, self.memory_mb = tree, order.memory / (1 << 20)  # it may have several processes, which have this together
         self.next = now + min(order.cpu_s, order.wall_s)  # when to look again; of one that was killed: when it has to be gone
         if tree:
-            self.next = min(self.next, now + PAUSE_S)
+            self.next = min(self.next, now + first_look_s(order.cpu_s, self.memory_mb))
         self.checked, self.spent, self.state = now, 0.0, _UNKNOWN
         self.why = wire.BY_ITSELF
 

@@ -20,6 +20,9 @@ from fugu.coding.sandbox import cgroup, kernel, wire
 
 PAUSE_S, LONGEST_PAUSE_S, SHARE = 0.01, 0.1, 0.2
 """between two looks; at most, and the share of the time that looking may take, where there are hundreds of processes"""
+FASTEST_MB_S = 8192.0
+"""memory that a core can fill in a second, at the very most"""
+_CORES = len(os.sched_getaffinity(0))
 _MISSING_S = 0.05
 """ended processes' CPU time that is in no parent's count, from which on the counts are not believed"""
 _ALIKE_MB = 1.0
@@ -28,6 +31,11 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 _SAME_MEMORY = 1
 """KCMP_VM: do two processes share their memory?"""
+
+
+def first_look_s(cpu_s: float, memory_mb: float) -> float:
+    """Return the seconds in which no program can use up so much, whatever it starts."""
+    return min(max(PAUSE_S, min(cpu_s, memory_mb / FASTEST_MB_S) / _CORES), LONGEST_PAUSE_S)
 
 
 class Seen(NamedTuple):
@@ -48,8 +56,8 @@ class Seen(NamedTuple):
 class Trees:
     """The programs under way that may have several processes, by the numbers of their executions.
 
-    ``proc``: an open /proc, whose numbers are others than the zygote's. ``group``: the control group for theirs (``cgroup``), where there
-    is one; what it counts is exact, and the processes need not be looked for.
+    ``proc``: an open /proc, whose numbers are others than the zygote's. ``group``: the control group for theirs (``cgroup``), where
+    there is one; what it counts is exact, and the processes need not be looked for.
     """
 
     def __init__(self, proc: int, group: int) -> None:
@@ -84,6 +92,8 @@ class Trees:
             return -wire.CPU
         if tree.memory_mb > memory_mb:
             return -wire.MEMORY
+        if len(tree.seen) == 1:
+            return first_look_s(cpu_s - tree.cpu_s, memory_mb - tree.memory_mb)
         return min(max(PAUSE_S, (time.thread_time() - began) / SHARE), LONGEST_PAUSE_S)
 
     def end(self, execution: int) -> tuple[float, float, bool]:
@@ -123,7 +133,6 @@ class Tree:
         self.cpu_s = self.memory_mb = self.counted_mb = 0.0
         self.counted: dict[int, Seen] | None = None
         """what was seen when pages were last counted, which gave ``counted_mb``"""
-        self.cores = len(os.sched_getaffinity(0))
         self.seen: dict[int, Seen] = {}
         self.looked = 0.0
         self.ended_s = self.unseen_s = 0.0
@@ -134,7 +143,7 @@ class Tree:
         found = self._find()
         gone = [self.seen[pid] for pid in self.seen.keys() - found.keys()]
         self.ended_s += sum(each.own for each in gone)
-        self.unseen_s += (now - self.looked) * min(sum(each.running for each in gone), self.cores)
+        self.unseen_s += (now - self.looked) * min(sum(each.running for each in gone), _CORES)
         self.seen, self.looked = found, now
         waited = sum(each.waited for each in found.values())
         missing = self.ended_s - waited
