@@ -34,7 +34,7 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
 
 
 def run(sandbox: Sandbox, source: str, **limits: float) -> Outcome:
-    most = Limits(**{"processes": 32, "cpu_s": CPU_S, "wall_s": 12.0, "memory_mb": MEMORY_MB, **limits})  # type: ignore[arg-type]
+    most = Limits(**{"processes": 32, "cpu_s": CPU_S, "wall_s": 30.0, "memory_mb": MEMORY_MB, **limits})  # type: ignore[arg-type]
     (outcome,) = sandbox.run([Program(source=(START + source).encode(), profile="program", limits=most)])
     return outcome
 

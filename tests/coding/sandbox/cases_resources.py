@@ -307,8 +307,8 @@ CASES = [
             processes=True,
         )
         for number, name, work, statuses in (
-            (7, "loops-in-children", "while True: pass", ("time_limit",)),
-            (4, "bytearrays-in-children", "x = b'x' * (50 << 20)", ("memory_limit",)),
+            (7, "loops-in-children", "while True: pass", ("time_limit", "runtime_error")),
+            (4, "bytearrays-in-children", "x = b'x' * (50 << 20)", ("memory_limit", "runtime_error")),
         )
     ),
     Case(
