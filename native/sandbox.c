@@ -8,15 +8,16 @@
 #include <malloc.h>
 #include <unistd.h>
 
-/* serve(maps, control, own_namespace, plan, landlock_version, readable, rights of compute, of program, filter of compute, of program, hooks, what is only kept) */
+/* serve(maps, control, own_namespace, plan, group, landlock_version, readable, rights of compute, of program, filter of compute, of program, hooks, begin, look, end, what is only kept) */
 static PyObject *module_serve(PyObject *Py_UNUSED(self), PyObject *arguments) {
     static struct doors doors; /* of a zygote there is one */
     PyObject *readable, *rights[2], *given, *filling;
     Py_ssize_t lengths[2];
     int maps;
-    if (!PyArg_ParseTuple(arguments, "iiiiiO!O!O!z#z#O!O", &maps, &doors.control, &doors.own_namespace, &doors.plan, &doors.landlock_version,
+    if (!PyArg_ParseTuple(arguments, "iiiiiiO!O!O!z#z#O!OOOO", &maps, &doors.control, &doors.own_namespace, &doors.plan, &doors.group, &doors.landlock_version,
                           &PyTuple_Type, &readable, &PyTuple_Type, &rights[0], &PyTuple_Type, &rights[1], &doors.filters[0],
-                          &lengths[0], &doors.filters[1], &lengths[1], &PyTuple_Type, &given, &filling))
+                          &lengths[0], &doors.filters[1], &lengths[1], &PyTuple_Type, &given, &fugu_trees[TREE_BEGIN], &fugu_trees[TREE_LOOK],
+                          &fugu_trees[TREE_END], &filling))
         return NULL;
     doors.readable_count = (int32_t)PyTuple_Size(readable);
     if (doors.readable_count > READABLE || PyTuple_Size(rights[0]) != doors.readable_count ||

@@ -29,7 +29,7 @@ struct __attribute__((packed)) order {
 /* child.Doors: what the zygote prepared once. Of each pair, the first is for compute and the second for program. */
 enum { READABLE = 64 };
 struct doors {
-    int32_t control, own_namespace, plan, landlock_version, readable_count;
+    int32_t control, own_namespace, plan, group, landlock_version, readable_count;
     int32_t readable[READABLE];
     uint64_t rights[2][READABLE]; /* rules for plain files must not carry rights of directories, so each has its own */
     const void *filters[2];
@@ -39,8 +39,11 @@ struct doors {
 /* program.Hooks: fetched once in the zygote, so that a child looks nothing up. All are borrowed from a tuple that is never freed. */
 enum { SEED, COMPILE, NAME, MODE, FLAGS, ALONE, GLOBALS, FLUSH, THREADS_RUNNING, EXIT_HANDLERS, GIVE_UP, FAILED, FINISH, GO, HOOKS };
 
+/* tree.Trees: `begin`, `look` and `end`, None where no program may have several processes. Called in the zygote. */
+enum { TREE_BEGIN, TREE_LOOK, TREE_END, TREES };
+
 #pragma GCC visibility push(hidden)
-extern PyObject *fugu_hooks[HOOKS];
+extern PyObject *fugu_hooks[HOOKS], *fugu_trees[TREES];
 /* Serves until the control socket closes, and then ends the process. */
 void fugu_serve(const struct doors *doors);
 /* In the child: ends the process when the program has. `descriptors` are the channel, stdout and stderr, `mask` the signals before. */

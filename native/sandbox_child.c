@@ -106,10 +106,19 @@ static int restrict_files(const struct doors *doors, int writable, int execute) 
     return close(ruleset);
 }
 
+/* cgroup.join */
+static int join(int group, uint64_t execution) {
+    char path[40];
+    snprintf(path, sizeof path, "%llu/cgroup.procs", (unsigned long long)execution);
+    int file = openat(group, path, O_WRONLY | O_CLOEXEC);
+    return file < 0 || write(file, "0", 1) < 0 ? -1 : close(file);
+}
+
 static int lock(const struct order *order, const struct doors *doors, int parent, const char **step) {
     const int plan = doors->plan;
     int writable = -1;
     STEP(setsid(), "setsid");
+    if (order->program && doors->group >= 0) STEP(join(doors->group, order->execution), "join control group");
     if (plan & MOUNTS) {
         char options[80];
         /* What IPC namespaces keep apart is refused by the filter already, where there is one; they are dear. */
@@ -135,6 +144,7 @@ static int lock(const struct order *order, const struct doors *doors, int parent
     } header = {0x20080522, 0};
     uint32_t none[6] = {0};
     STEP(syscall(SYS_capset, &header, none), "capset");
+    if (order->program) STEP(prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "dumpable"); /* so that the zygote may count its memory */
     uint64_t cpu = (uint64_t)order->cpu_s + 1;
     STEP(limit(RLIMIT_CPU, cpu, cpu + 1), "limit cpu");
     STEP(limit(RLIMIT_FSIZE, order->file_bytes, order->file_bytes), "limit file size");

@@ -17,7 +17,7 @@
 
 enum { RUN = 1, KILL = 2, PING = 3 };
 enum { DONE = 3, PONG = 4 };
-enum { BY_ITSELF = 0, WALL = 1, CPU = 2, TOLD = 3, NOT_STARTED = 4 };
+enum { BY_ITSELF = 0, WALL = 1, CPU = 2, TOLD = 3, NOT_STARTED = 4, MEMORY = 5 };
 enum { MOST = 1024 };
 
 /* wire.REPORT */
@@ -31,8 +31,8 @@ struct __attribute__((packed)) report {
 
 struct running {
     int pid; /* 0: free */
-    uint8_t why, state;
-    uint64_t execution;
+    uint8_t why, state, tree, looked; /* tree: it may have several processes; looked: they were looked for, or counted by a group */
+    uint64_t execution, memory;
     double started, cpu_s, deadline, next; /* when it has to be looked at again; of one that was killed: when it has to be gone */
     double checked, spent;                 /* when its CPU time was last read, and what it was */
 };
@@ -49,6 +49,7 @@ static int first, waiting;
 
 /* How many may compute at once: see loop.py. */
 static const double YOUNG_S = 0.01, BUSY_SHARE = 0.1, UNKILLABLE_S = 10;
+static const double PAUSE_S = 0.01, LONGEST_PAUSE_S = 0.1, FASTEST_B_S = 8192.0 * (1 << 20); /* as tree.py has them */
 enum { MOST_STARTING = 4, MOST_BUSY = 2 };
 enum { UNKNOWN, BUSY, IDLE };
 
@@ -107,6 +108,48 @@ static void sweep(int pid) {
     }
 }
 
+PyObject *fugu_trees[TREES];
+
+/* Python is asked only where it must be: every call of it writes to a hundred pages that children have in common with us, and each is
+ * copied. This one tells, of all processes of a program together, the seconds until the next look, or the reason to end it, below 0. */
+static double look(struct running *each) {
+    each->looked = 1;
+    PyObject *answer = PyObject_CallFunction(fugu_trees[TREE_LOOK], "Kidd", (unsigned long long)each->execution, each->pid, each->cpu_s,
+                                             (double)each->memory / (1 << 20));
+    double pause = answer ? PyFloat_AsDouble(answer) : -1;
+    Py_XDECREF(answer);
+    if (PyErr_Occurred()) _exit(1); /* what cannot be counted must not go on; we are replaced */
+    return pause;
+}
+
+/* tree.first_look_s */
+static double first_look_s(const struct order *order) {
+    static int cores;
+    cpu_set_t usable;
+    if (!cores) cores = sched_getaffinity(0, sizeof usable, &usable) ? 1024 : CPU_COUNT(&usable);
+    double memory_s = (double)order->memory / FASTEST_B_S, first = (order->cpu_s < memory_s ? order->cpu_s : memory_s) / cores;
+    return first < PAUSE_S ? PAUSE_S : first > LONGEST_PAUSE_S ? LONGEST_PAUSE_S : first;
+}
+
+static int begin_tree(const struct order *order) {
+    PyObject *nothing = PyObject_CallFunction(fugu_trees[TREE_BEGIN], "KK", (unsigned long long)order->execution,
+                                              (unsigned long long)(order->memory + order->disk_bytes));
+    if (!nothing) PyErr_Clear();
+    Py_XDECREF(nothing);
+    return nothing ? 0 : -1;
+}
+
+static void add_up(uint64_t execution, uint8_t *why, double *cpu_s, double *memory_mb) {
+    double together[2] = {0, 0};
+    int too_much = 0;
+    PyObject *answer = PyObject_CallFunction(fugu_trees[TREE_END], "K", (unsigned long long)execution);
+    if (!answer || !PyArg_ParseTuple(answer, "ddp", &together[0], &together[1], &too_much)) _exit(1);
+    Py_DECREF(answer);
+    if (too_much && *why == BY_ITSELF) *why = MEMORY;
+    if (together[0] > *cpu_s) *cpu_s = together[0];
+    if (together[1] > *memory_mb) *memory_mb = together[1];
+}
+
 static void reap(const struct doors *doors) {
     for (;;) {
         int status;
@@ -118,10 +161,11 @@ static void reap(const struct doors *doors) {
         double wall = now() - each->started;
         uint64_t execution = each->execution;
         uint8_t why = each->why;
+        double cpu_s = seconds(usage.ru_utime) + seconds(usage.ru_stime), memory_mb = (double)usage.ru_maxrss / 1024;
+        if (each->looked) add_up(execution, &why, &cpu_s, &memory_mb);
         each->pid = 0;
         if (!(doors->plan & NAMESPACES)) sweep(pid);
-        tell(doors->control, execution, status, why, seconds(usage.ru_utime) + seconds(usage.ru_stime), wall,
-             (double)usage.ru_maxrss / 1024);
+        tell(doors->control, execution, status, why, cpu_s, wall, memory_mb);
     }
 }
 
@@ -184,7 +228,12 @@ static double end_overdue(const struct doors *doors) {
                 end(each, CPU, doors->plan);
                 continue;
             }
-            each->next = time + (left > 0.005 ? left : 0.005);
+            double pause = left > 0.005 ? left : 0.005, until = each->tree ? look(each) : pause;
+            if (until < 0) {
+                end(each, (uint8_t)-until, doors->plan);
+                continue;
+            }
+            each->next = time + (until < pause ? until : pause);
             if (each->next > each->deadline) each->next = each->deadline;
         }
         if (next < 0 || each->next - time < next) next = each->next - time;
@@ -212,19 +261,25 @@ static struct waiting *start_waiting(const struct doors *doors) {
         struct waiting *next = &line[first];
         int place = 0;
         while (place < used && table[place].pid) place++;
-        int pid = place < MOST ? fork_into(doors) : -1;
+        uint8_t tree = next->order.program && fugu_trees[TREE_LOOK] != Py_None;
+        uint8_t counted = tree && doors->group >= 0;
+        int pid = place < MOST && !(counted && begin_tree(&next->order)) ? fork_into(doors) : -1;
         if (pid == 0) return next;
         first = (first + 1) % MOST;
         waiting--;
         if (pid > 0) {
             double start = now(), cpu_s = next->order.cpu_s, wall_s = next->order.wall_s;
+            double first_look = tree ? first_look_s(&next->order) : wall_s;
             table[place] = (struct running){
+                .tree = tree,
+                .looked = counted,
+                .memory = next->order.memory,
                 .pid = pid,
                 .execution = next->order.execution,
                 .started = start,
                 .cpu_s = cpu_s,
                 .deadline = start + wall_s,
-                .next = start + (cpu_s < wall_s ? cpu_s : wall_s),
+                .next = start + (cpu_s < first_look ? cpu_s : first_look),
                 .checked = start,
             };
             if (place == used) used++;

@@ -115,7 +115,7 @@ for name, number, *arguments in (
 OTHER_ABI = {
     "int80": """
 import mmap
-code = mmap.mmap(-1, 4096, prot=7)
+code = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=7)
 code.write(b"\\xb8\\x14\\x00\\x00\\x00\\xcd\\x80\\xc3")
 address = ctypes.addressof(ctypes.c_char.from_buffer(code))
 got = ctypes.CFUNCTYPE(ctypes.c_int)(address)()
@@ -172,7 +172,8 @@ CRASHES = {
     "segfault": ("import ctypes\nctypes.string_at(0)", ("runtime_error",)),
     "abort": ("import os\nos.abort()", ("runtime_error",)),
     "illegal-instruction": (
-        "import ctypes, mmap\ncode = mmap.mmap(-1, 4096, prot=7)\ncode.write(b'\\x0f\\x0b')\n"
+        "import ctypes, mmap\n"
+        "code = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=7)\ncode.write(b'\\x0f\\x0b')\n"
         "ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()",
         ("runtime_error", "violation"),
     ),

@@ -29,6 +29,19 @@ print("ESCAPED %d processes" % made if made > 16 else "bounded", flush=True)
 os._exit(0)
 """
 
+IN_CHILDREN = """
+import os, time
+for _ in range(10):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            @WORK@
+            time.sleep(9)
+        os._exit(0)
+    os.wait()
+time.sleep(9)
+"""
+
 THREADS = """
 import threading, time
 made = 0
@@ -59,10 +72,25 @@ TAKE = {
     "mmap": """
 import mmap
 def take():
-    block = mmap.mmap(-1, 32 << 20)
+    block = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for i in range(0, 32 << 20, 4096):
         block[i] = 1
     keep.append(block)
+    return 32 << 20
+""",
+    # what is left of each mapping is a page, but what was mapped from it stays
+    "mmap-shared": """
+import ctypes, mmap
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+def take(file=-1, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, protection=3):
+    where = libc.mmap(None, 32 << 20, protection, flags, file, 0)
+    if where == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "mmap")
+    ctypes.memset(where, 1, 32 << 20) if protection == 3 else ctypes.string_at(where, 32 << 20)
+    libc.munmap(where + 4096, (32 << 20) - 4096)
     return 32 << 20
 """,
     "memfd": """
@@ -106,6 +134,20 @@ def take():
     return os.write(writer, bytes(1 << 20))
 """,
 }
+
+TAKE["dev-zero"] = (
+    TAKE["mmap-shared"]
+    + """
+import os
+shared = take
+def take():
+    file = os.open("/dev/zero", os.O_RDONLY)
+    try:
+        return shared(file, mmap.MAP_SHARED, 1)
+    finally:
+        os.close(file)
+"""
+)
 
 SIGNALS_IGNORED = """
 import signal
@@ -253,6 +295,22 @@ CASES = [
         profile="program",
         processes=True,
     ),
+    *(
+        Case(
+            number=number,
+            name=name,
+            source=IN_CHILDREN.replace("@WORK@", work),
+            statuses=statuses,
+            needs="together",
+            limits={"cpu_s": 1.0, "wall_s": 6.0, "processes": 16, "memory_mb": 256},
+            profile="program",
+            processes=True,
+        )
+        for number, name, work, statuses in (
+            (7, "loops-in-children", "while True: pass", ("time_limit", "runtime_error")),
+            (4, "bytearrays-in-children", "x = b'x' * (50 << 20)", ("memory_limit", "runtime_error")),
+        )
+    ),
     Case(
         number=3, name="thread-bomb", source=THREADS, statuses=BOUNDED, limits={"cpu_s": 1.0, "wall_s": 2.0, "memory_mb": 256}
     ),
@@ -278,7 +336,7 @@ CASES = [
             source=take + GREEDY,
             statuses=BOUNDED,
             limits={"cpu_s": 2.0, "wall_s": 3.0, "memory_mb": 256},
-            needs="disk" if name == "tmpfs" else "",
+            needs={"tmpfs": "disk", "mmap-shared": "memory", "dev-zero": "memory"}.get(name, ""),
         )
         for name, take in TAKE.items()
     ),

@@ -129,7 +129,7 @@ def four(monkeypatch):
     monkeypatch.setattr(loop, "_cpu_time", spent.__getitem__)
     server = object.__new__(loop.Server)
     order = wire.Order(wire.RUN, 0, 9.0, 9.0, *[0] * (len(wire.Order._fields) - 4))
-    server.running = {pid: loop._Running(order, 0.0) for pid in spent}
+    server.running = {pid: loop._Running(order, 0.0, tree=False) for pid in spent}
     return server, spent
 
 

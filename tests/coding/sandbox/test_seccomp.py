@@ -64,7 +64,8 @@ socket socketpair connect bind unshare setns mount umount2 pivot_root chroot ope
 process_vm_writev bpf perf_event_open userfaultfd keyctl add_key request_key io_uring_setup io_uring_enter kexec_load reboot
 swapon init_module finit_module delete_module clock_settime settimeofday sethostname setdomainname quotactl acct personality
 sched_setscheduler sched_setaffinity setpriority ioprio_set shmget msgget semget mq_open memfd_create flock pidfd_open
-pidfd_getfd open_by_handle_at seccomp syslog fanotify_init mlockall modify_ldt iopl
+pidfd_getfd open_by_handle_at seccomp syslog fanotify_init fanotify_mark mlockall modify_ldt iopl
+inotify_init inotify_init1 inotify_add_watch inotify_rm_watch
 """
 
 
@@ -72,6 +73,41 @@ pidfd_getfd open_by_handle_at seccomp syslog fanotify_init mlockall modify_ldt i
 @pytest.mark.parametrize("profile", ["compute", "program"])
 def test_what_reaches_beyond_the_program_is_refused(machine, profile, name):
     assert decide(machine, profile, name) == errno.EPERM
+
+
+@pytest.mark.parametrize("name", ["sync", "syncfs", "fsync", "fdatasync", "sync_file_range", "msync", "fadvise64", "readahead"])
+@pytest.mark.parametrize("profile", ["compute", "program"])
+def test_what_would_be_done_to_the_whole_machine_is_answered_as_if_done(machine, profile, name):
+    """And not refused: a data base that cannot sync its file stops."""
+    assert decide(machine, profile, name) == 0
+
+
+PRIVATE, SHARED, CHECKED, ANONYMOUS, HUGE = 0x2, 0x1, 0x3, 0x20, 0x40000
+
+
+@pytest.mark.parametrize("profile", ["compute", "program"])
+@pytest.mark.parametrize(
+    ("flags", "allowed"),
+    [
+        *((PRIVATE, True), (PRIVATE | ANONYMOUS, True), (SHARED, True), (CHECKED, True)),
+        *((SHARED | ANONYMOUS, False), (CHECKED | ANONYMOUS, False), (PRIVATE | ANONYMOUS | HUGE, False)),
+    ],
+)
+def test_memory_is_mapped_only_where_it_counts(machine, profile, flags, allowed):
+    assert decide(machine, profile, "mmap", 0, 4096, 3, flags) == ("allow" if allowed else errno.EPERM)
+    assert decide(machine, profile, "mmap", 0, 4096, 3, flags | 1 << 32) == ("allow" if allowed else errno.EPERM)
+
+
+def test_without_sharing_no_file_is_mapped_as_shared(machine):
+    for flags, answer in ((PRIVATE, "allow"), (PRIVATE | ANONYMOUS, "allow"), (SHARED, errno.EPERM), (HUGE, errno.EPERM)):
+        assert decide(machine, "compute", "mmap", 0, 4096, 3, flags, sharing=False) == answer
+
+
+@pytest.mark.parametrize(
+    ("advice", "allowed"), [(4, True), (8, True), (9, True), (14, False), (12, False), (25, False), (21, False)]
+)
+def test_advice_on_memory_asks_for_no_huge_or_merged_pages(machine, advice, allowed):
+    assert decide(machine, "compute", "madvise", 0, 4096, advice) == ("allow" if allowed else errno.EPERM)
 
 
 def test_clone3_is_unknown_so_that_threads_are_made_by_clone(machine):
@@ -145,7 +181,7 @@ def test_every_known_call_gets_what_its_list_says(machine):
     known = numbers(machine)
     compute, program = seccomp.filter_for("compute"), seccomp.filter_for("program")
     assert known is not None and compute is not None and program is not None
-    special = {"fcntl", "ioctl", "prctl", "prlimit64", "clone", "clone3"}
+    special = {"fcntl", "ioctl", "prctl", "prlimit64", "clone", "clone3", "mmap", "madvise", *seccomp._NOTHING_TO_DO.split()}
     for name, number in known.items():
         if name not in special:
             allowed = name in (seccomp._COMPUTE + " " + seccomp._SENDING).split()
@@ -181,7 +217,7 @@ def test_without_signals_none_can_be_sent(machine):
 
 def test_every_name_in_the_lists_is_a_call_of_some_machine():
     known = set(numbers("x86_64") or ()) | set(numbers("aarch64") or ())
-    lists = seccomp._COMPUTE + " " + seccomp._SENDING + " " + seccomp._NOT_FOR_PROGRAMS
+    lists = seccomp._COMPUTE + " " + seccomp._SENDING + " " + seccomp._NOT_FOR_PROGRAMS + " " + seccomp._NOTHING_TO_DO
     assert set(lists.split()) <= known
 
 

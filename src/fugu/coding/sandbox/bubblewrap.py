@@ -16,6 +16,7 @@ from fugu.coding.sandbox.box import Start
 from fugu.coding.sandbox.config import SandboxConfig
 from fugu.coding.sandbox.contract import Isolation, Program
 from fugu.coding.sandbox.launch import FIXED, interpreter
+from fugu.coding.sandbox.protections import FIRST_ONLY
 from fugu.coding.sandbox.spawn import SpawnBackend
 from fugu.errors import SandboxError
 
@@ -34,7 +35,7 @@ class BubblewrapLauncher:
             self.visible = visible.ask(python)
         except (OSError, ValueError) as error:
             raise SandboxError(f"{python} does not say what it needs: {error}") from None
-        missing, gaps = ["landlock"], {"inodes": "bwrap sets a size for /tmp, but no number of files"}
+        missing, gaps = ["landlock"], {**FIRST_ONLY, "inodes": "bwrap sets a size for /tmp, but no number of files"}
         # The kernel does not count root's processes, so somebody else starts the boxes, if they can reach the interpreter.
         self.user = NOBODY if os.geteuid() == 0 and _nobody_can_read(self.visible.shown) else None
         if os.geteuid() == 0 and self.user is None:
@@ -54,7 +55,7 @@ class BubblewrapLauncher:
                 words += ["--symlink", os.readlink(path), path]
         for path in self.visible.hidden:
             words += ["--tmpfs", path, "--remount-ro", path]
-        for name in ("null", "zero", "random", "urandom"):
+        for name in ("null", "random", "urandom"):
             words += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
         for name, value in FIXED.items():
             words += ["--setenv", name, value]

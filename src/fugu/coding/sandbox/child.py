@@ -12,7 +12,7 @@ import resource
 import signal
 from typing import NoReturn
 
-from fugu.coding.sandbox import kernel, landlock, program, root, seccomp, wire
+from fugu.coding.sandbox import cgroup, kernel, landlock, program, root, seccomp, wire
 from fugu.coding.sandbox.doors import Doors
 from fugu.coding.sandbox.wire import CHANNEL, Order
 
@@ -57,6 +57,8 @@ def _put_stdin(size: int) -> None:
 def _lock(order: Order, doors: Doors) -> None:
     plan = doors.plan
     os.setsid()
+    if order.program and doors.group >= 0:
+        cgroup.join(doors.group, str(order.execution))
     if plan & wire.MOUNTS:
         # What IPC namespaces keep apart is refused by the filter already, where there is one; they are dear.
         kernel.unshare(kernel.CLONE_NEWNS | (0 if plan & wire.SECCOMP else kernel.CLONE_NEWIPC))
@@ -71,6 +73,8 @@ def _lock(order: Order, doors: Doors) -> None:
     if plan & wire.PROCESS_LIMIT:
         limit(resource.RLIMIT_NPROC, order.processes if order.program else _THREADS)
     kernel.drop_capabilities()
+    if order.program:
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # so that the zygote may count its memory; nobody else can see it
     _limit(order)
     # After the last change of credentials, which would clear it.
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)

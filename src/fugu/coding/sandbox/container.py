@@ -20,6 +20,7 @@ from fugu.coding.sandbox.box import Start
 from fugu.coding.sandbox.config import SandboxConfig
 from fugu.coding.sandbox.contract import Isolation, Limits, Program
 from fugu.coding.sandbox.launch import FIXED, interpreter
+from fugu.coding.sandbox.protections import FIRST_ONLY
 from fugu.coding.sandbox.spawn import SpawnBackend
 from fugu.errors import SandboxError
 
@@ -35,7 +36,9 @@ class ContainerLauncher:
 
     def __init__(self, config: SandboxConfig, command: str) -> None:
         self.name, self.command, self.image, self.runtime = config.backend, command, config.image, config.runtime
-        gaps = {"inodes": "podman sets a size for /tmp, but no number of files"} if self.name == "podman" else {}
+        gaps = dict(FIRST_ONLY)
+        if self.name == "podman":
+            gaps["inodes"] = "podman sets a size for /tmp, but no number of files"
         if "runsc" in (self.runtime or ""):
             gaps["devices"] = "gVisor's own kernel has some, which lead nowhere"
         self.gaps: Mapping[str, str] = gaps

@@ -29,11 +29,11 @@ class Limits:
     """Limits of one execution."""
 
     cpu_s: float = 2.0
-    """seconds of CPU time"""
+    """seconds of CPU time, of all its processes together"""
     wall_s: float = 5.0
     """seconds by the clock, from when its process starts"""
     memory_mb: int = 512
-    """address space of a process"""
+    """address space of a process; in profile=program also the memory of all its processes together"""
     processes: int = 1
     """processes and threads at once in profile=program; profile=compute has no processes and up to 16 threads"""
     open_files: int = 32

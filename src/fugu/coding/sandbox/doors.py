@@ -17,13 +17,15 @@ class Doors(NamedTuple):
     landlock_version: int
     readable: tuple[int, ...]
     """what may be read, as descriptors"""
+    group: int = -1
+    """the control group that has those of programs, as a descriptor"""
 
     def rights(self, *, execute: bool) -> tuple[int, ...]:
         """to each of ``readable``"""
         return tuple(landlock.readable_rights(descriptor, execute) for descriptor in self.readable)
 
 
-def prepare(plan: int, sources: list[str]) -> Doors:
+def prepare(plan: int, sources: list[str], group: int) -> Doors:
     if not os.access(os.__file__, os.R_OK):
         raise PermissionError(
             f"Python at {sys.base_prefix} can be read by root only, and programs do not run as root; "
@@ -41,6 +43,7 @@ def prepare(plan: int, sources: list[str]) -> Doors:
                 signals=isolated or version >= 6,
                 # Landlock alone would do for writing, but knows nothing of modes and times, and there is no folder to write to.
                 writing=bool(plan & wire.MOUNTS),
+                sharing=bool(plan & (wire.MOUNTS | wire.LANDLOCK)),
             )
     opened = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in readable if plan & wire.LANDLOCK]
-    return Doors(plan, os.getpid(), (filters[0], filters[1]), version, tuple(opened))
+    return Doors(plan, os.getpid(), (filters[0], filters[1]), version, tuple(opened), group)

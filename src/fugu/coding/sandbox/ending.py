@@ -74,9 +74,12 @@ def judge(execution: Execution, apart: bool) -> tuple[Status, str]:
         if execution.stood_full:  # it was not slow: we were away
             return "output_limit", "wrote more than a pipe holds at a time when nobody could read it"
         return "time_limit", f"did not end within {limits.wall_s:g} s"
+    if report.why == wire.MEMORY:
+        return "memory_limit", f"its processes needed more than {limits.memory_mb} MB together"
     number = os.waitstatus_to_exitcode(report.status)
+    together = execution.program.profile == "program" and report.cpu_s > limits.cpu_s  # of processes that have all ended since
     # By the time that was used, not by the signal: the first process of a namespace is deaf to most of them.
-    if report.why == wire.CPU or (number < 0 and report.cpu_s >= limits.cpu_s):
+    if together or report.why == wire.CPU or (number < 0 and report.cpu_s >= limits.cpu_s):
         return "time_limit", f"used more than {limits.cpu_s:g} s of CPU time"
     if number < 0:
         large = report.max_rss_mb > limits.memory_mb / 2

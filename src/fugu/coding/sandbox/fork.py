@@ -15,7 +15,7 @@ import time
 from collections import deque
 from typing import Any
 
-from fugu.coding.sandbox import probe
+from fugu.coding.sandbox import cgroup, probe
 from fugu.coding.sandbox.config import SandboxConfig
 from fugu.coding.sandbox.contract import Isolation, Outcome, Program, printable
 from fugu.coding.sandbox.execution import Execution
@@ -60,6 +60,8 @@ class ForkBackend:
         """the last time that nobody took a turn: from, until"""
         self._epoll = select.epoll()
         self._closed = False
+        if self.config.cgroup is not None:
+            cgroup.sweep(self.config.cgroup)
         try:
             for _ in range(self.config.worker_count):
                 self._hire()

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from fugu.coding.sandbox import child, kernel, wire
 from fugu.coding.sandbox.doors import Doors
+from fugu.coding.sandbox.tree import Trees, first_look_s
 
 _MOST_STARTING, _MOST_BUSY = 4, 2
 """programs that compute at once, all together and those older than _YOUNG_S; a zygote is meant for one core"""
@@ -28,11 +29,14 @@ _UNKILLABLE_S = 10.0
 class _Running:
     """Not a dataclass: that module brings ten others along, and every fork would copy the tables of their memory."""
 
-    __slots__ = ("checked", "cpu_s", "deadline", "execution", "next", "spent", "started", "state", "why")
+    __slots__ = ("checked", "cpu_s", "deadline", "execution", "memory_mb", "next", "spent", "started", "state", "tree", "why")
 
-    def __init__(self, order: wire.Order, now: float) -> None:
+    def __init__(self, order: wire.Order, now: float, tree: bool) -> None:
         self.execution, self.started, self.cpu_s, self.deadline = (order.execution, now, order.cpu_s, now + order.wall_s)
+        self.tree, self.memory_mb = tree, order.memory / (1 << 20)  # it may have several processes, which have this together
         self.next = now + min(order.cpu_s, order.wall_s)  # when to look again; of one that was killed: when it has to be gone
+        if tree:
+            self.next = min(self.next, now + first_look_s(order.cpu_s, self.memory_mb))
         self.checked, self.spent, self.state = now, 0.0, _UNKNOWN
         self.why = wire.BY_ITSELF
 
@@ -44,13 +48,14 @@ class Server:
     way, most of them asleep, and yet none is slowed down into its wall limit by the others. Who sleeps takes no place.
     """
 
-    def __init__(self, control: int, own_namespace: int, doors: Doors) -> None:
+    def __init__(self, control: int, own_namespace: int, doors: Doors, trees: Trees | None) -> None:
         self.control, self.plan, self.own_namespace, self.doors = (
             socket.socket(fileno=control),
             doors.plan,
             own_namespace,
             doors,
         )
+        self.trees = trees
         self.line: deque[tuple[wire.Order, array.array[int]]] = deque()
         self.running: dict[int, _Running] = {}  # by pid
 
@@ -125,7 +130,10 @@ class Server:
         return awake < _MOST_BUSY and starting + awake < _MOST_STARTING
 
     def _start(self, order: wire.Order, descriptors: array.array[int]) -> None:
+        tree = self.trees is not None and bool(order.program)
         try:
+            if tree and self.trees is not None:
+                self.trees.begin(order.execution, order.memory + order.disk_bytes)
             pid = self._fork()
         except OSError:
             self._report(order.execution, 0, wire.NOT_STARTED, 0.0, 0.0, 0.0)
@@ -133,7 +141,7 @@ class Server:
             if pid == 0:
                 # From here, not after unwinding: every object that is touched is a page to be copied.
                 child.run(order, self.doors, *descriptors)
-            self.running[pid] = _Running(order, time.monotonic())
+            self.running[pid] = _Running(order, time.monotonic(), tree)
         _close(descriptors)
 
     def _fork(self) -> int:
@@ -164,7 +172,13 @@ class Server:
             if not self.plan & wire.NAMESPACES:
                 _sweep(pid, self.running)
             wall_s = time.monotonic() - each.started
-            self._report(each.execution, status, each.why, usage.ru_utime + usage.ru_stime, wall_s, usage.ru_maxrss / 1024)
+            cpu_s, memory_mb = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+            if each.tree and self.trees is not None:
+                together = self.trees.end(each.execution)
+                cpu_s, memory_mb = max(cpu_s, together[0]), max(memory_mb, together[1])
+                if together[2] and each.why == wire.BY_ITSELF:
+                    each.why = wire.MEMORY
+            self._report(each.execution, status, each.why, cpu_s, wall_s, memory_mb)
 
     def _report(self, execution: int, status: int, why: int, cpu_s: float, wall_s: float, memory_mb: float) -> None:
         own_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -179,12 +193,17 @@ class Server:
                 if each.why != wire.BY_ITSELF:
                     os._exit(1)  # it cannot be killed; we are replaced, and it is left to the kernel
                 unspent = each.cpu_s - _cpu_time(pid)
+                pause = max(unspent, 0.005)
+                if each.tree and self.trees is not None and unspent > 0 and now < each.deadline:
+                    pause = min(pause, self.trees.look(each.execution, pid, each.cpu_s, each.memory_mb))
                 if now >= each.deadline:
                     self._kill(pid, wire.WALL)
                 elif unspent <= 0:
                     self._kill(pid, wire.CPU)
+                elif pause < 0:
+                    self._kill(pid, int(-pause))
                 else:
-                    each.next = min(each.deadline, now + max(unspent, 0.005))
+                    each.next = min(each.deadline, now + pause)
             left = each.next - now if left is None else min(left, each.next - now)
         return left
 

@@ -20,11 +20,15 @@ PROTECTIONS: dict[str, str] = {
     "others": "cannot signal or trace other processes",
     "tree": "every process it started ends with it",
     "processes": "starts a limited number of processes",
+    "together": "is limited in what all its processes take together",
     "memory": "is limited in memory, however it takes it",
     "privileges": "has no capabilities and gains none",
     "kernel": "is refused the kernel's privileged and rarely needed calls",
     "secrets": "finds neither tests nor earlier programs in its memory or surroundings",
 }
+
+FIRST_ONLY = {"together": "the runner in the box counts the CPU time of the program's first process"}
+"""what backends that start a process per program do not give"""
 
 NOTHING = tuple(name for name in PROTECTIONS if name != "secrets")
 """what limits alone do not give"""
@@ -41,6 +45,7 @@ BY: dict[str, frozenset[str]] = {
     "others": frozenset({"namespaces", "seccomp"}),
     "tree": frozenset({"namespaces", "seccomp"}),  # where processes could survive, none can be started
     "processes": frozenset({"process_limit", "seccomp"}),
+    "together": frozenset({"namespaces", "seccomp"}),  # without namespaces there is one process
     "memory": frozenset({"seccomp"}),
     "privileges": frozenset({"seccomp"}),
     "kernel": frozenset({"seccomp"}),

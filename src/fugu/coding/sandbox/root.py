@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from fugu.coding.sandbox import kernel
 
-_DEVICES = ("null", "zero", "random", "urandom")
+_DEVICES = ("null", "random", "urandom")
+"""not zero: what is mapped from it is memory that no limit counts (``seccomp``)"""
 _LINKS = ("/bin", "/lib", "/lib32", "/lib64", "/usr/lib64")
 _SHELL = "/bin/sh"
 

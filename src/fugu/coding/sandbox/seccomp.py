@@ -2,7 +2,8 @@
 
 ``compute`` gets a list of what is allowed (files, memory, threads, clocks: what Python needs to compute), ``program`` everything but a
 list of what is not. What is refused fails with EPERM, which Python shows as PermissionError; what we have never heard of fails with
-ENOSYS, so that libraries fall back; another machine's calls (32-bit, x32) kill.
+ENOSYS, so that libraries fall back; what would have to be done for the whole machine is answered as if it were done; another machine's
+calls (32-bit, x32) kill.
 
 The filter is a binary search over ranges of numbers: the kernel evaluates it for every number when it is installed, and a list of
 comparisons makes that several times as long.
@@ -23,7 +24,7 @@ _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _X32 = 0x40000000
 
-_REFUSED, _UNKNOWN = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
+_REFUSED, _UNKNOWN, _DONE = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS, _ERRNO
 _THREAD = 0x10000
 _ANY_NAMESPACE = 0x7E020080
 
@@ -32,9 +33,9 @@ read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 lseek o
 pipe pipe2 poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2 eventfd eventfd2
 stat fstat lstat newfstatat statx statfs fstatfs access faccessat faccessat2 getdents getdents64 getcwd chdir fchdir readlink readlinkat
 mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 link linkat symlink symlinkat mknod mknodat chmod fchmod fchmodat umask
-truncate ftruncate fallocate fsync fdatasync utime utimes utimensat futimesat copy_file_range sendfile fadvise64 readahead
+truncate ftruncate fallocate utime utimes utimensat futimesat copy_file_range sendfile
 """
-_MEMORY = "mmap munmap mprotect mremap madvise brk msync mincore membarrier"
+_MEMORY = "mmap munmap mprotect mremap madvise brk mincore membarrier"
 _THREADS = """
 futex set_robust_list get_robust_list set_tid_address rseq gettid sched_yield sched_getaffinity getcpu exit exit_group wait4 waitid
 """
@@ -52,6 +53,10 @@ getrandom getpriority capget
 """
 _COMPUTE = _FILES + _MEMORY + _THREADS + " " + _CLOCKS + _SIGNALS + _ABOUT
 
+# Their effect is the machine's: disks are flushed, pages that all programs read leave the cache. A program's own files are in memory
+# and gone after it, so that there is nothing to write out; and advice need not be followed.
+_NOTHING_TO_DO = "sync syncfs fsync fdatasync sync_file_range msync fadvise64 readahead"
+
 # Namespaces and mounts; other processes' memory; what changes the machine; interfaces with a history of holes; what would let two
 # executions talk to each other or hold memory that no limit counts; sockets of every family.
 _NOT_FOR_PROGRAMS = """
@@ -62,7 +67,8 @@ acct adjtimex clock_adjtime clock_settime settimeofday sethostname setdomainname
 finit_module delete_module create_module query_module get_kernel_syms swapon swapoff quotactl quotactl_fd syslog vhangup nfsservctl
 bpf perf_event_open userfaultfd io_uring_setup io_uring_enter io_uring_register io_setup io_destroy io_submit io_cancel io_getevents
 io_pgetevents keyctl add_key request_key personality iopl ioperm modify_ldt uselib ustat sysfs _sysctl vserver seccomp
-landlock_create_ruleset landlock_add_rule landlock_restrict_self fanotify_init fanotify_mark
+landlock_create_ruleset landlock_add_rule landlock_restrict_self
+fanotify_init fanotify_mark inotify_init inotify_init1 inotify_add_watch inotify_rm_watch
 mbind set_mempolicy get_mempolicy migrate_pages move_pages set_mempolicy_home_node remap_file_pages
 sched_setscheduler sched_setparam sched_setattr sched_setaffinity setpriority ioprio_set setrlimit
 flock memfd_create memfd_secret mlock mlock2 mlockall vmsplice tee splice shmget shmat shmctl shmdt msgget msgsnd msgrcv msgctl semget
@@ -78,14 +84,17 @@ _IOCTL = (1, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451))
 """is it a terminal, of what size, bytes to read, blocking or not, close on exec; above all not TIOCSTI"""
 _PRCTL = (0, (15, 16))
 """name of a thread"""
+_MADVISE = (2, (*range(5), *range(8, 12), *range(15, 21), 22, 23, 24, 102, 103))
+"""not huge pages, which hold two megabytes for as long as four kilobytes of them are mapped; not pages merged with other programs'"""
+_SHARED, _ANONYMOUS, _HUGE = 0x1, 0x20, 0x40000
 _LIMIT_OF_CPU = 0
 
 
-def filter_for(profile: str, *, signals: bool = True, writing: bool = True) -> bytes | None:
+def filter_for(profile: str, *, signals: bool = True, writing: bool = True, sharing: bool = True) -> bytes | None:
     """Return the filter as the kernel takes it, or None on a machine whose calls we do not know.
 
     Without ``signals`` the program can send none, for where no namespace keeps it from reaching others. Without ``writing`` it opens no
-    file for writing, for where nothing else stops that.
+    file for writing, for where nothing else stops that. Without ``sharing`` it maps no file as shared, for where it can open /dev/zero.
     """
     machine = os.uname().machine
     known = numbers(machine)
@@ -99,7 +108,9 @@ def filter_for(profile: str, *, signals: bool = True, writing: bool = True) -> b
         actions[number] = [_returns(_REFUSED)]
     for name in names:
         actions[known[name]] = [_returns(_ALLOW)]
-    rules = {"fcntl": _one_of(*_FCNTL), "ioctl": _one_of(*_IOCTL), "prctl": _one_of(*_PRCTL), "prlimit64": _own_limits()}
+    rules = {name: [_returns(_DONE)] for name in _NOTHING_TO_DO.split()}
+    rules |= {"mmap": _mapping(sharing), "madvise": _one_of(*_MADVISE)}
+    rules |= {"fcntl": _one_of(*_FCNTL), "ioctl": _one_of(*_IOCTL), "prctl": _one_of(*_PRCTL), "prlimit64": _own_limits()}
     rules["clone"] = _without_bits(0, _ANY_NAMESPACE) if profile == "program" else _with_bit(0, _THREAD)
     # glibc tries clone3 first and takes only "no such call" as a reason to use clone; its flags are in memory that no filter can read.
     rules["clone3"] = [_returns(_UNKNOWN)]
@@ -189,6 +200,18 @@ def _with_bit(argument: int, bit: int) -> list[bytes]:
 
 def _without_bits(argument: int, bits: int) -> list[bytes]:
     return [_argument(argument), _jump(_JUMP_ANY_BIT, bits, 0, 1), _returns(_REFUSED), _returns(_ALLOW)]
+
+
+def _mapping(sharing: bool) -> list[bytes]:
+    """Allow mappings whose pages are counted: by the limit on address space, or as files of the program's own folder.
+
+    Anonymous memory that is shared stays whole for as long as one page of it is mapped, and only that page counts. Huge pages set aside
+    by the machine's owner are not for programs.
+    """
+    tests = [_jump(_JUMP_ANY_BIT, _HUGE, 3, 0)]
+    tests += [_jump(_JUMP_ANY_BIT, _ANONYMOUS, 0, 1)] if sharing else [_jump(_JUMP_ANY_BIT, _SHARED, 2, 1)]
+    tests += [_jump(_JUMP_ANY_BIT, _SHARED, 1, 0)]
+    return [_argument(3), *tests, _returns(_ALLOW), _returns(_REFUSED)]
 
 
 def _own_limits() -> list[bytes]:

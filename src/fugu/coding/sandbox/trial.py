@@ -61,7 +61,7 @@ def _in_child(trial: Callable[[], None]) -> str:
 
 
 def _namespaces() -> None:
-    own, _ = zygote.enter(wire.NAMESPACES, root.layout())
+    own = zygote.enter(wire.NAMESPACES, root.layout()).own_namespace
     if os.getpid() != 1:
         raise OSError("a new pid namespace did not make its first process number 1")
     for _ in range(2):  # a second one can only be made after coming back

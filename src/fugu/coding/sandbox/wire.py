@@ -50,7 +50,7 @@ REPORT = struct.Struct("<BQ iB dddd")
 """kind, execution, wait status, why it ended, cpu_s, wall_s, largest memory of the child in MB, and of the zygote"""
 
 # Why an execution ended, as the zygote knows it.
-BY_ITSELF, WALL, CPU, TOLD, NOT_STARTED = 0, 1, 2, 3, 4
+BY_ITSELF, WALL, CPU, TOLD, NOT_STARTED, MEMORY = 0, 1, 2, 3, 4, 5
 
 CHANNEL = 3
 """its descriptor in the child"""

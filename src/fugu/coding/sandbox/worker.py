@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from fugu.coding.sandbox import wire
+from fugu.coding.sandbox import cgroup, wire
 from fugu.coding.sandbox.config import SandboxConfig
 from fugu.coding.sandbox.execution import Execution, Report
 
@@ -74,7 +74,8 @@ class Worker:
         # The kernel's signal at a parent's death is sent when the *thread* that started the child ends. From any other thread the
         # closed socket has to do, which it does unless the zygote is stopped.
         dies = threading.current_thread() is threading.main_thread()
-        arguments = (str(theirs.fileno()), str(plan), str(int(dies)), library(), " ".join(config.preload))
+        self.delegated = config.cgroup
+        arguments = (str(theirs.fileno()), str(plan), str(int(dies)), library(), " ".join(config.preload), config.cgroup or "")
         command = [config.python or sys.executable, *FLAGS, *boot("zygote", *arguments)]
         try:
             self.process = subprocess.Popen(
@@ -163,6 +164,8 @@ class Worker:
             self.process.wait()
         if self.process.stderr is not None:
             self.process.stderr.close()
+        if self.delegated is not None:
+            cgroup.remove(self.delegated, self.process.pid)
         for execution in self.running.values():
             execution.close()
         self.running.clear()

@@ -15,10 +15,11 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from fugu.coding.sandbox import kernel, program, root, wire
+from fugu.coding.sandbox import cgroup, kernel, program, root, wire
 from fugu.coding.sandbox.doors import prepare
+from fugu.coding.sandbox.tree import Trees
 
 _DUPLICATE_CLOSE_ON_EXEC = 1030
 _POOL, _LARGEST_POOLED, _BYTES_HEAD = 16 << 10, 512, 33
@@ -27,7 +28,19 @@ _FIRST_USER, _USERS = 61184, 4096
 """users that nothing else has: systemd sets this range aside for passing services"""
 
 
-def main(descriptor: str, plan_bits: str, die_with_parent: str, library: str, preload: str) -> NoReturn:
+class Entered(NamedTuple):
+    """Descriptors of what is out of reach in the new root."""
+
+    own_namespace: int
+    """the pid namespace, or -1"""
+    maps: int
+    """the list of this process's memory"""
+    proc: int
+    group: int
+    """the control group that will have those of programs, or -1"""
+
+
+def main(descriptor: str, plan_bits: str, die_with_parent: str, library: str, preload: str, delegated: str) -> NoReturn:
     """Set up, say HELLO (or FAILED and why), serve."""
     control, plan, native = int(descriptor), int(plan_bits), None
     try:
@@ -42,14 +55,16 @@ def main(descriptor: str, plan_bits: str, die_with_parent: str, library: str, pr
             from fugu.coding.sandbox import loop  # else not needed, and every fork would copy it
         sys.argv, sys.orig_argv, sys.executable = ([program.NAME], [], os.path.realpath(sys.executable))
         layout = root.layout()
-        own_namespace, maps = enter(plan, layout)
-        doors = prepare(plan, layout.sources)
+        own_namespace, maps, proc, group = enter(plan, layout, delegated)
+        doors = prepare(plan, layout.sources, group)
         os.environ.clear()
         program.fresh_interpreter(bool(plan & wire.MOUNTS))
         program.rehearse()
         rights = doors.rights(execute=False), doors.rights(execute=True)
-        given = (maps, control, own_namespace, plan, doors.landlock_version, doors.readable, *rights, *doors.filters)
+        given = (maps, control, own_namespace, plan, group, doors.landlock_version, doors.readable, *rights, *doors.filters)
         hooks = program.hooks() if native is not None else ()
+        trees = Trees(proc, group) if plan & wire.NAMESPACES else None  # without them no program may have several processes
+        looks = (trees.begin, trees.look, trees.end) if trees is not None else (None, None, None)
         os.write(control, wire.REPORT.pack(wire.HELLO, 0, 0, 0, 0.0, 0.0, 0.0, 0.0))
     except BaseException as error:
         os.write(control, bytes([wire.FAILED]) + f"{type(error).__name__}: {error}".encode()[:500])
@@ -59,8 +74,8 @@ def main(descriptor: str, plan_bits: str, die_with_parent: str, library: str, pr
     gc.freeze()
     gc.disable()
     if native is None:
-        loop.Server(control, own_namespace, doors).serve()
-    native.serve(*given, hooks, filling)
+        loop.Server(control, own_namespace, doors, trees).serve()
+    native.serve(*given, hooks, *looks, filling)
     raise AssertionError("it serves to the end")
 
 
@@ -100,9 +115,8 @@ def _keep_free(descriptor: int) -> int:
     return control
 
 
-def enter(plan: int, layout: root.Layout) -> tuple[int, int]:
-    """Move into namespaces and the minimal root, as a user without rights. Descriptors: of the new pid namespace or -1, and of the
-    list of this process's memory, since the new root has no /proc.
+def enter(plan: int, layout: root.Layout, delegated: str = "") -> Entered:
+    """Move into namespaces and the minimal root, as a user without rights; and into a control group below ``delegated``, if any.
 
     Root gives its rights up *before* the user namespace is made: the kernel does not limit the processes of a namespace that root owns.
     The root file system is built before, since an unprivileged user may not even see where Python lies (a home directory).
@@ -111,6 +125,8 @@ def enter(plan: int, layout: root.Layout) -> tuple[int, int]:
         file.write("1000")  # if memory runs out, programs go first
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     privileged = os.geteuid() == 0
+    user = _FIRST_USER + os.getpid() % _USERS
+    group = cgroup.enter(delegated, user if privileged else None) if delegated else -1
     built = False
     if privileged and plan & wire.MOUNTS:
         try:
@@ -122,7 +138,6 @@ def enter(plan: int, layout: root.Layout) -> tuple[int, int]:
             root.build(layout)
             built = True
     if privileged:
-        user = _FIRST_USER + os.getpid() % _USERS
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
@@ -130,9 +145,8 @@ def enter(plan: int, layout: root.Layout) -> tuple[int, int]:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         maps = os.open("self/maps", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-        os.close(proc)
-        return -1, maps
-    user, group = os.getuid(), os.getgid()
+        return Entered(-1, maps, proc, group)
+    ids = os.getuid(), os.getgid()
     flags = kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
     if plan & wire.MOUNTS:
         flags |= kernel.CLONE_NEWNS
@@ -140,7 +154,7 @@ def enter(plan: int, layout: root.Layout) -> tuple[int, int]:
     kernel.unshare(flags)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
     process = os.open("self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=proc)
-    kernel.map_ids(process, _INSIDE, user, group)
+    kernel.map_ids(process, _INSIDE, *ids)
     os.close(process)
     if plan & wire.MOUNTS and not built:
         root.build(layout)
@@ -148,9 +162,8 @@ def enter(plan: int, layout: root.Layout) -> tuple[int, int]:
     _become_first_process()
     maps = os.open("self/maps", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
     own = os.open("self/ns/pid", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-    os.close(proc)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-    return own, maps
+    return Entered(own, maps, proc, group)
 
 
 def _become_first_process() -> None:
