@@ -692,3 +692,10 @@ def test_pettingzoos_own_test_is_run() -> None:
 
     report = check_env(type("Broken", (Pair,), {"observation_space": observation_space}), steps=60)
     assert any("parallel_api_test" in f.where and "lru_cache" in f.problem for f in report.of("error")), str(report)
+
+    def look(self: Pair, agent: str) -> Any:
+        return {"x": np.array([11], np.float32)}
+
+    report = check_env(type("Worse", (Pair,), {"observation_space": observation_space, "look": look}), steps=60)
+    (note,) = [f for f in report.of("note") if "parallel_api_test" in f.where]
+    assert "lru_cache" in note.problem and note.fix.endswith("if not, do what the message asks")

@@ -172,6 +172,15 @@ def test_what_to_do_next_can_be_typed_where_a_path_has_a_space(tmp_path, capsys:
     assert int(commands[-1][-1]) > Run(folder).metrics()[-1]["steps"] > 2
 
 
+@pytest.mark.parametrize(("target", "drops"), [("1000", False), ("1", True)])
+def test_a_run_that_goes_on_drops_its_target_only_if_that_was_reached(tmp_path, capsys, target: str, drops: bool) -> None:
+    assert main(["train", "cartpole", "--steps", "20000", "--target", target, "--board", "off", "--runs", str(tmp_path)]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "--resume" in line]
+    assert ("--target None" in line) is drops
+    assert main([*shlex.split(line, comments=True)[1:], "--steps", "24000"]) == 0
+    assert Run("latest", tmp_path).metrics()[-1]["steps"] >= 24_000 and capsys.readouterr().out.count("done: ") == 1
+
+
 @pytest.mark.parametrize(
     ("typed", "word", "rest"),
     [

@@ -70,3 +70,26 @@ def _needs_more(**kwargs: Any) -> gymnasium.Env[Any, Any]:
 def test_what_gymnasium_says_of_a_missing_dependency_comes_without_a_traceback(backend: str) -> None:
     with pytest.raises(NotInstalled, match=r'^Box2D is not installed, run `pip install "gymnasium\[box2d\]"`$'):
         fugu.vector.make(_needs_more, 2, backend=backend, num_workers=2 if backend == "process" else None)
+
+
+def test_a_vec_env_is_answered_with_what_to_give_instead() -> None:
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    with fugu.vector.make("CartPole-v1", 2, backend="serial") as ours:
+        theirs = DummyVecEnv([lambda: gymnasium.make("CartPole-v1")])
+        for env in (ours, theirs, lambda: ours, lambda: theirs):
+            with pytest.raises(
+                ConfigError, match="VecEnv, which is many .* itself. Give the environment that is in it, .* num_envs=8"
+            ):
+                fugu.vector.make(env, 2, backend="serial")
+
+
+@pytest.mark.parametrize("env", ["pettingzoo.butterfly.pistonball_v6:parallel_env", "pettingzoo.butterfly.pistonball_v6:env"])
+def test_a_game_of_pettingzoo_that_needs_more_says_what_to_install(without: Callable[[str], None], env: str) -> None:
+    without("pymunk")
+    for name in [name for name in sys.modules if name.startswith("pettingzoo.butterfly.pistonball")]:
+        del sys.modules[name]
+    with pytest.raises(
+        NotInstalled, match=rf'^{env} needs a package that is not installed: pip install "pettingzoo\[butterfly\]"$'
+    ):
+        factories(env, 1)

@@ -14,6 +14,7 @@ from gymnasium import spaces as gs
 from pettingzoo.test import api_test, parallel_api_test
 
 import fugu.vector
+from fugu.check import check_env
 from fugu.emulation.env import Rows, spec_of
 from fugu.emulation.factory import Emulation, emulate
 from fugu.emulation.pettingzoo import ParallelEnv, TurnBasedEnv
@@ -300,6 +301,18 @@ def test_seed_options_and_infos_pass_through() -> None:
     assert sorted(infos) == [0, 2]
     assert env.env.resets == [(5, {"level": 2})]
     assert emulate(Shifts(TABLE)).reset(None, rows_for(env)) is None
+
+
+def test_a_reset_that_demands_seed_and_options_gets_both() -> None:
+    class Demanding(Shifts):
+        def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
+            return super().reset(seed, options)
+
+    env = emulate(Demanding(TABLE))
+    env.reset(None, rows_for(env))
+    env.reset(None, rows_for(env), options={"level": 2})
+    assert env.env.resets == [(None, None), (None, {"level": 2})]
+    assert not check_env(lambda: Demanding(TABLE), steps=20).has("reset()", "error")
 
 
 class Kinds(Shifts):

@@ -105,7 +105,7 @@ def test_truncating_forgets_later_checkpoints_and_a_later_best(tmp_path: Path) -
         checkpoint.save(tmp_path, step, tensors(), {}, best=step == 3)
     checkpoint.truncate(tmp_path, after=2)
     assert checkpoint.steps(tmp_path) == [1, 2]
-    with pytest.raises(CheckpointError, match="no checkpoint that is known as the best"):
+    with pytest.raises(CheckpointError, match="known as the best: use latest.*100 episodes.*--eval.every"):
         checkpoint.find(tmp_path, "best")
     checkpoint.save(tmp_path, 2, tensors(), {}, best=True)
     checkpoint.truncate(tmp_path, after=2)

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import fugu.vector
+from fugu.check import check_env
 from fugu.errors import ConfigError, MissingExtra
 from fugu.spaces import bound
 from fugu.vector.adapters import as_gymnasium, as_sb3
@@ -256,6 +257,20 @@ def test_seeds_and_options_reach_the_envs_as_gymnasium_says(backend: str, opened
         ours.reset(seed=-1)
     with pytest.raises(ConfigError, match="2 seeds for 3"):
         ours.reset(seed=[1, 2])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_reset_that_demands_seed_and_options_gets_both(mode: AutoresetMode, opened: list[Any]) -> None:
+    class Demanding(Flat):
+        def reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
+            return super().reset(seed=seed, options=options)
+
+    _, theirs = pair(Flat, "serial", autoreset_mode=mode)
+    ours = as_gymnasium(Demanding, 3, backend="serial", autoreset_mode=mode)
+    opened += [ours, theirs]
+    assert assert_same_play(ours, theirs, 60) > 3
+    report = check_env(Demanding, steps=50)
+    assert not report.has("reset()", "error"), str(report)
 
 
 def test_without_a_seed_the_first_reset_is_random_unless_one_was_set(opened: list[Any]) -> None:

@@ -77,7 +77,7 @@ def _run(test: Any, name: str, report: Report, severity: Severity) -> None:
         except Exception as error:
             reused = "share an object" in str(error)
             fix = (
-                "see the findings above: probably the same cause"
+                "see the findings above: probably the same cause; if not, do what the message asks"
                 if known
                 else "do what the message asks; the check stopped there"
             )

@@ -17,7 +17,7 @@ from gymnasium import spaces as gs
 from fugu.emulation.actions import Actions
 from fugu.emulation.env import flat_mask
 from fugu.emulation.factory import is_native, is_tensor_env
-from fugu.emulation.gymnasium import _takes
+from fugu.emulation.gymnasium import _takes, required
 from fugu.emulation.team import check_anyone
 from fugu.emulation.writer import five_values
 from fugu.errors import SpaceError
@@ -125,7 +125,7 @@ class GymnasiumPlayer(_Seeing):
         return self.spaces[1]
 
     def reset(self, seed: int | None) -> None:
-        kwargs = {}
+        kwargs = required(self.env.reset)
         if seed is not None and self.seeds:
             kwargs["seed"] = seed
         elif seed is not None and hasattr(self.env, "seed"):
@@ -180,7 +180,7 @@ class ParallelPlayer(_Agents):
     """Plays a PettingZoo ParallelEnv."""
 
     def reset(self, seed: int | None) -> None:
-        result = self.clock.reset(self.env.reset, seed=seed)
+        result = self.clock.reset(self.env.reset, **required(self.env.reset) | {"seed": seed})
         if not isinstance(result, tuple) or len(result) != 2 or not all(isinstance(part, dict) for part in result):
             raise SpaceError("reset() must return two dicts (observations, infos)", fix="Return self.observations, self.infos")
         check_anyone(self.env)
@@ -220,7 +220,7 @@ class TurnPlayer(_Agents):
     """Plays a PettingZoo AECEnv: agents act one at a time."""
 
     def reset(self, seed: int | None) -> None:
-        self.clock.reset(self.env.reset, seed=seed)
+        self.clock.reset(self.env.reset, **required(self.env.reset) | {"seed": seed})
         check_anyone(self.env)
         self._look()
         self.action = None

@@ -42,9 +42,11 @@ FAMILIES = {
     "atari": ("multi_agent_ale_py",),
     "butterfly": ("pygame",),
     "classic": ("pygame", "chess", "rlcard", "pyspiel"),
-    "sisl": ("Box2D",),
+    "sisl": ("Box2D", "pymunk", "scipy"),
 }
 """family of PettingZoo -> modules that some of it needs"""
+GAMES = {"pistonball": "pymunk"}
+"""game of PettingZoo -> a module that it alone of its family needs"""
 
 
 def line(name: str) -> str:
@@ -79,6 +81,10 @@ def pettingzoo() -> tuple[dict[str, list[str]], dict[str, str]]:
                 group = package if package == "mpe2" else f"pettingzoo {family}"
                 if any(importlib.util.find_spec(module) is None for module in needed):
                     missing[group] = f"pettingzoo[{family}]"
+                    continue
+                game = file.stem.rpartition("_v")[0]
+                if game in GAMES and importlib.util.find_spec(GAMES[game]) is None:
+                    missing[f"{package} {game}"] = f"pettingzoo[{family}]"
                     continue
                 made = "parallel_env" if "parallel_env" in file.read_text(errors="replace") else "env"
                 module = ".".join((package, *file.relative_to(root).with_suffix("").parts))

@@ -250,8 +250,10 @@ def _next_commands(run: Run) -> int:
     out = console()
     out.print(Text(f"\ndone: {run.path}, {_result(run, metrics)}. Next:"), soft_wrap=True)
     program, path = _program(), shlex.quote(str(run.path))
-    more = 2 * max(run.config.steps, metrics[-1]["steps"] if metrics else 0)
-    no_target = "" if run.config.target is None else " --target None"
+    steps = metrics[-1]["steps"] if metrics else 0
+    more = 2 * max(run.config.steps, steps)
+    reached = run.config.target is not None and steps < run.config.steps and not run.folder.ended.exists()
+    no_target = " --target None" if reached else ""
     commands = [
         (f"{program} eval {path}", "mean return over 100 new episodes, sampled actions"),
         _to_watch(program, path, run),

@@ -84,6 +84,8 @@ def emulate(env: Any, emulation: Emulation | None = None) -> Env:
         from fugu.emulation.pettingzoo import adapt
 
         return adapt(env, **options)
+    if _is_many(env):
+        raise _many(env)
     missing = [name for name in ("observation_space", "action_space", "reset", "step") if not hasattr(env, name)]
     if missing:
         raise ConfigError(
@@ -103,6 +105,18 @@ def is_tensor_env(env: Any) -> bool:
     if not all(callable(getattr(env, name, None)) for name in ("step", "observe", "reset")):
         return False
     return _takes(env.reset, "uniform") and not _has_kwargs(env.reset)
+
+
+def _is_many(env: Any) -> bool:
+    """Return True if ``env`` is a vector env other than Gymnasium's: one of Stable-Baselines3's, or a ``VecEnv`` of ours."""
+    return hasattr(env, "num_envs") and hasattr(env, "step") and not isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv)
+
+
+def _many(env: Any) -> ConfigError:
+    return ConfigError(
+        f"got a {type(env).__name__}, which is many environments already, and fugu makes them itself",
+        fix='Give the environment that is in it, and how many: "CartPole-v1", num_envs=8, or a class or function in place of the name',
+    )
 
 
 def tensor_env_class(env: Any) -> Callable[..., Any] | None:
@@ -132,6 +146,8 @@ def _maker(env: Any) -> Callable[..., Any]:
         return _Registered(env)
     if isinstance(env, type) or (callable(env) and not hasattr(env, "step")):
         return env
+    if _is_many(env):
+        raise _many(env)
     if hasattr(env, "step"):
         raise ConfigError(
             f"got an instance of {type(env).__name__}; every environment must be built where it runs",
@@ -169,7 +185,7 @@ def _from_name(name: str) -> Callable[..., Any]:
     if name not in gymnasium.registry:
         for start, module in REGISTERING.items():
             if name.startswith(start) and importlib.util.find_spec(module) is None:
-                raise _not_installed(name, module)
+                raise _not_installed(name, INSTALL[module])
         raise ConfigError(
             f"no environment {name!r} is registered.{did_you_mean(name, [*names(), *NAMED, *gymnasium.registry])}"
         )
@@ -207,8 +223,8 @@ def _register_known() -> None:
             gymnasium.register_envs(importlib.import_module(module))
 
 
-def _not_installed(env: str, module: str) -> NotInstalled:
-    return NotInstalled(f'{env} needs a package that is not installed: pip install "{INSTALL[module]}"')
+def _not_installed(env: str, install: str) -> NotInstalled:
+    return NotInstalled(f'{env} needs a package that is not installed: pip install "{install}"')
 
 
 @dataclass(frozen=True)
@@ -258,8 +274,11 @@ def load_module(name: str, where: str) -> Any:
     except FuguError:
         raise
     except ModuleNotFoundError as error:
+        package, _, games = name.partition(".")
         if error.name in INSTALL:
-            raise _not_installed(where, error.name) from error
+            raise _not_installed(where, INSTALL[error.name]) from error
+        if package == "pettingzoo" and "." in games and (error.name or "").partition(".")[0] != package:
+            raise _not_installed(where, f"pettingzoo[{games.partition('.')[0]}]") from error
         raise ConfigError(f"{where!r}: cannot import {name!r}: {error}") from error
     except (Exception, SystemExit) as error:
         raise LoadError(name, error) from error

@@ -48,6 +48,7 @@ class GymnasiumEnv:
         self._same_step = autoreset == "same_step"
         self._seeds_in_reset = _takes(env.reset, "seed")
         self._options_in_reset = _takes(env.reset, "options")
+        self._required_in_reset = required(env.reset)
         self._mask_of = _action_mask_source(env, self.observation_space)
         self._mask_in_info = False
         self._said = Said(env, self.name)
@@ -95,7 +96,7 @@ class GymnasiumEnv:
         return out.writer
 
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        kwargs: dict[str, Any] = {}
+        kwargs = dict(self._required_in_reset)
         if seed is not None and self._seeds_in_reset:
             kwargs["seed"] = seed
         elif seed is not None and hasattr(self.env, "seed"):
@@ -137,6 +138,17 @@ def _takes(method: Any, name: str) -> bool:
     except (TypeError, ValueError):
         return True
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def required(reset: Any) -> dict[str, Any]:
+    """Return ``seed`` and ``options`` as None where ``reset`` has no default for them: Gymnasium's own calls name both."""
+    try:
+        parameters = inspect.signature(reset).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {
+        name: None for name in ("seed", "options") if name in parameters and parameters[name].default is inspect.Parameter.empty
+    }
 
 
 def _action_mask_source(env: Any, space: gs.Space) -> Any:

@@ -16,7 +16,7 @@ from gymnasium import spaces as gs
 
 from fugu.emulation.columns import blanks
 from fugu.emulation.env import Rows, discrete_choices, offers_mask
-from fugu.emulation.gymnasium import Autoreset, _decoder, _takes
+from fugu.emulation.gymnasium import Autoreset, _decoder, _takes, required
 from fugu.emulation.infos import Said
 from fugu.emulation.kinds import common_action, common_observation, widened
 from fugu.emulation.writer import RowWriter, row_writer
@@ -66,6 +66,7 @@ class Team:
         self._discrete = isinstance(self.action_space, gs.Discrete)
         self._decode = _decoder(self.action_space)
         self._reset_takes = [name for name in ("seed", "options") if _takes(env.reset, name)]
+        self._reset_requires = required(env.reset)
 
     def close(self) -> None:
         self.env.close()
@@ -87,7 +88,9 @@ class Team:
 
     def reset_env(self, seed: int | None, options: dict[str, Any] | None) -> Any:
         given = {"seed": seed, "options": options}
-        result = self.env.reset(**{name: given[name] for name in self._reset_takes if given[name] is not None})
+        result = self.env.reset(
+            **self._reset_requires | {name: given[name] for name in self._reset_takes if given[name] is not None}
+        )
         check_anyone(self.env)
         return result
 

@@ -319,8 +319,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _file_name(env: str) -> str:
-    """Return ``ALE-Pong-v5`` for ``ALE/Pong-v5``, ``MyEnv`` for ``some/where/my_env.py:MyEnv``."""
-    name = env.rsplit(":", 1)[-1]
+    """Return ``ALE-Pong-v5`` for ``ALE/Pong-v5``, ``MyEnv`` for ``some/where/my_env.py:MyEnv``, ``chess_v6`` for a game of
+    PettingZoo's, all of which are made by a function of the same name."""
+    place, _, name = env.rpartition(":")
+    if name in ("env", "raw_env", "parallel_env"):
+        name = Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]
     if name.endswith((".h", ".py")):
         name = Path(name).stem
     return plain(name, "run")

@@ -106,7 +106,10 @@ def find(folder: Path | str, which: str | int = "latest") -> Path:
     if which == "best":
         step = _best(folder)
         if step is None:
-            raise CheckpointError(f"{folder} has no checkpoint that is known as the best: use latest")
+            raise CheckpointError(
+                f"{folder} has no checkpoint that is known as the best: use latest. There is one after a checkpoint that was written "
+                "when 100 episodes had ended, or after an evaluation (--eval.every)"
+            )
         which = step
     if isinstance(which, str) and which.isdecimal():
         which = int(which)

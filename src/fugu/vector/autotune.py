@@ -174,13 +174,13 @@ class Run:
         start = time.perf_counter()
         self.vec: VecEnv = make(env, env_kwargs=env_kwargs, config=trial.config)
         try:
+            self._obs = self.vec.obs_layout if has_bits(self.vec.action_space) else None
+            self._ask = self._obs is not None and _says_bits_by_method(self.vec)
             self.vec.async_reset()
             self.rows = self.vec.recv()
             trial.startup_seconds = time.perf_counter() - start
             workers = [_private(child) for child in _children() - others]
             trial.memory_bytes = max(0, _memory() - before) + sum(workers)
-            self._obs = self.vec.obs_layout if has_bits(self.vec.action_space) else None
-            self._ask = self._obs is not None and _says_bits_by_method(self.vec)
             self._action = action_rows(self.vec.action_space, self.vec.num_agents, seed=0)
         except BaseException:
             self.vec.close()
@@ -207,13 +207,20 @@ class Run:
 
 
 def _says_bits_by_method(vec: VecEnv) -> bool:
-    """Return True if environments must be asked which bits they allow: rows have no column for those."""
-    if vec.config.num_batches > 1 or vec.num_agents != vec.num_envs:
+    """Return True if environments must be asked which bits they allow: rows have no column for those. ConfigError if they cannot be
+    asked."""
+    if vec.num_agents != vec.num_envs:
         return False
     try:
-        return all(vec.access("apply", "action_masks", (has_mask_method,), {}, None))
+        says = all(vec.access("apply", "action_masks", (has_mask_method,), {}, None))
     except (ConfigError, EnvError):
         return False
+    if says and vec.config.num_batches > 1:
+        raise ConfigError(
+            "action_masks() of a MultiBinary cannot be asked while other batches step",
+            fix='Put the mask into info["action_mask"] to measure this',
+        )
+    return says
 
 
 class _noting:
