@@ -232,7 +232,7 @@ def _fit(value: Any, hint: Any) -> Any:
     if kind is tuple:
         value = value.tolist() if hasattr(value, "tolist") else value
         if not isinstance(value, list | tuple):
-            raise _Unfit(f"{value!r:.60} must be a list")
+            raise _Unfit(f"{value!r:.60} must be a list, such as [{value!r:.60}]")
         return tuple(_fit(each, parts[0]) for each in value)
     if kind is Mapping:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
