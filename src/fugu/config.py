@@ -131,6 +131,8 @@ def find_field(kind: type, name: str) -> tuple[str, ...]:
     wanted = tuple(name.replace("-", "_").split("."))
     if wanted in paths:
         return wanted
+    if told := foreign.unclear(name, paths, str):
+        raise ConfigError(told)
     ends = [path for path in paths if path[-1:] == wanted]
     if len(ends) == 1:
         return ends[0]
