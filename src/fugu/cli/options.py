@@ -184,6 +184,8 @@ def _find_flag(name: str, kind: type) -> tuple[tuple[str, ...], bool]:
     """Return the field that ``--name`` means, and whether the flag negates it."""
     paths = field_paths(kind)
     wanted = tuple(name.replace("-", "_").split("."))
+    if told := foreign.unclear(name, paths, lambda field: "--" + _flag((field,))):
+        raise ConfigError(told)
     positive = (*wanted[:-1], wanted[-1].removeprefix("no_"))
     for path, negated in ((wanted, False), (positive, True)):
         ends = [path] if path in paths else [p for p in paths if len(path) == 1 and p[-1:] == path]
