@@ -80,6 +80,12 @@ class Faulty(gymnasium.Env):
     def close(self) -> None:
         self._do("close")
 
+    def now(self, fault: str, *_: Any) -> str:
+        """Do ``fault`` when called."""
+        self.fault, self.phase = fault, "call"
+        self._do("call")
+        return fault
+
     def _obs(self) -> dict[str, Any]:
         return {"position": self.np_random.random(3, np.float32), "count": self.count}
 
@@ -115,6 +121,18 @@ class Faulty(gymnasium.Env):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
         if self.fault == "orphan":
             subprocess.Popen(["sleep", "1000"])
+        if self.fault == "fork":
+            fork()
+        if self.fault == "die_forked":
+            fork()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fork() -> None:
+    """Start a process that has all descriptors of this one, and holds them."""
+    if os.fork() == 0:
+        time.sleep(1000)
+        os._exit(0)
 
 
 def healthy() -> Callable[[], Faulty]:

@@ -25,14 +25,12 @@ from fugu.vector.buffers import Buffers, shared_memory
 from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.control import Control
 from fugu.vector.deadline import Deadline, build_here, close_here, release, run_here
-from fugu.vector.launch import Worker, anonymous_file, end_all
+from fugu.vector.launch import LOOK_S, Worker, anonymous_file, deliver, end_all
 from fugu.vector.mail import HANDSHAKE
 from fugu.vector.runner import CALL, CLOSE, RESET, STEP, Options, Runner, agent_slices, check_budget, shared_spec, split
 from fugu.vector.shard import Shard, is_unscored, restart_seed, truncate
 from fugu.vector.worker import ERROR, MAIL, WITH_OPTIONS, Bind, Start
 
-POLL_S = 0.1
-"""how often a waiting parent looks whether its workers are alive"""
 MAX_SPIN_US = 200.0
 
 
@@ -76,6 +74,8 @@ class Process(Runner):
         parts = self._split.envs[self._hosted :]
         for index, envs in enumerate(parts):
             self._workers.append(self._launch(index, envs, [None] * len(envs)))
+        deadline = time.monotonic() + config.start_timeout
+        deliver(self._workers, deadline)
         specs: list[EnvSpec] = []
         if self._hosted:  # built here while the workers build theirs
             own = self._split.envs[0]
@@ -123,9 +123,7 @@ class Process(Runner):
             config = self._config
             kept = (config.infos or "all", config.episode_infos)
             start = Start(pickled, _registry(), worker.number, envs.start, *kept, config.on_error, seeds)
-            worker.mailbox.send(HANDSHAKE, pickle.dumps(start))
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # it died already; the first look at its mail says how
+            worker.post(HANDSHAKE, pickle.dumps(start))
         except BaseException:
             end_all([worker], politely=False)
             raise
@@ -143,8 +141,7 @@ class Process(Runner):
             index,
             self._spin,
         )
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            worker.mailbox.send(HANDSHAKE, pickle.dumps(bind))
+        worker.post(HANDSHAKE, pickle.dumps(bind))
 
     # --- running ---
 
@@ -169,13 +166,14 @@ class Process(Runner):
         for index in range(*self._ranges[group]):
             if pickled is not None:
                 control.post(index, RESET, slot | WITH_OPTIONS)
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # finish() finds out
-                    self._workers[index].mailbox.send(control.seq(index), pickled)
+                self._workers[index].post(control.seq(index), pickled)
             elif self._reborn and index in self._reborn:
                 control.post(index, RESET, slot)
             else:
                 control.post(index, command, slot)
         self._reborn.difference_update(range(*self._ranges[group]))
+        if pickled is not None:
+            deliver(self._workers[slice(*self._ranges[group])], self._due[group])
 
     def finish(self, groups: Sequence[int]) -> tuple[int, Infos]:
         infos: Infos = {}
@@ -205,7 +203,7 @@ class Process(Runner):
     def abandon(self, group: int) -> None:
         self._own_turn = False
         low, high = self._ranges[group]
-        while not self._control.wait_all(low, high, POLL_S):
+        while not self._control.wait_all(low, high, LOOK_S):
             self._look([group], time.monotonic(), {})
 
     def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]:
@@ -224,12 +222,10 @@ class Process(Runner):
             index = shard - self._hosted
             worker = self._workers[index]
             self._control.post(index, CALL, 0)
-            try:
-                worker.mailbox.send(self._control.seq(index), pickle.dumps((content, local)))
-            except (BrokenPipeError, ConnectionResetError):
-                raise self._died(worker, "call") from None
+            worker.post(self._control.seq(index), pickle.dumps((content, local)))
             asked.append((worker, mine))
         deadline = time.monotonic() + self._config.step_timeout
+        deliver([worker for worker, _ in asked], deadline)
         errors = []
         for worker, mine in asked:
             try:
@@ -256,9 +252,9 @@ class Process(Runner):
         while True:
             if one:
                 low, high = self._ranges[groups[0]]
-                found = 0 if control.wait_all(low, high, POLL_S) else -1
+                found = 0 if control.wait_all(low, high, LOOK_S) else -1
             else:
-                found = control.wait_any([self._ranges[g] for g in groups], POLL_S)
+                found = control.wait_any([self._ranges[g] for g in groups], LOOK_S)
             now = time.monotonic()
             if found < 0 or now > self._next_look:
                 self._next_look = now + 0.5
@@ -272,12 +268,13 @@ class Process(Runner):
                 if self._control.done(index):
                     continue
                 worker = self._workers[index]
-                with contextlib.suppress(EOFError):  # mail of an earlier command that nobody read may be holding it up
-                    worker.mailbox.drop()
+                worker.sending()
                 if worker.exited():
                     self._lost(worker, group, self._died(worker, self._phase(group)), infos)
                 elif now > self._due[group]:
-                    self._lost(worker, group, self._late(worker, group), infos)
+                    running = worker.envs.start + min(self._control.progress(index), len(worker.envs) - 1)
+                    late = self._late(worker, self._phase(group), range(running, running + 1))
+                    self._lost(worker, group, late, infos)
 
     def _lost(self, worker: Worker, group: int, error: EnvError, infos: Infos) -> None:
         """Raise, or put a new worker in its place whose episodes count as truncated."""
@@ -311,16 +308,15 @@ class Process(Runner):
     def _died(self, worker: Worker, phase: str) -> WorkerDied:
         return worker.death(phase, self._seeds(worker.envs))
 
-    def _late(self, worker: Worker, group: int) -> EnvTimeout:
-        phase = self._phase(group)
-        limit = self._config.reset_timeout if phase == "reset" else self._config.step_timeout
-        running = worker.envs.start + min(self._control.progress(worker.number - self._hosted), len(worker.envs) - 1)
+    def _late(self, worker: Worker, phase: str, envs: range) -> EnvTimeout:
+        setting = {"make": "start_timeout", "reset": "reset_timeout"}.get(phase, "step_timeout")
         return EnvTimeout(
-            f"no answer within {limit:g} s ({phase}_timeout); the env named below is the one that was running"
+            f"no answer within {getattr(self._config, setting):g} s ({setting})"
+            + ("; the env named below is the one that was running" if len(envs) == 1 else "")
             + (" (the process is stopped by a signal)" if worker.stopped() else ""),
             worker=worker.number,
-            envs=(running,),
-            seeds=self._seeds(range(running, running + 1)),
+            envs=envs,
+            seeds=self._seeds(envs),
             phase=phase,
         )
 
@@ -329,19 +325,17 @@ class Process(Runner):
         seq = HANDSHAKE if phase == "make" else self._control.seq(worker.number - self._hosted)
         content = None
         while content is None:
+            left = deadline - time.monotonic()
             try:
-                content = worker.mailbox.receive(seq, min(POLL_S, max(0.0, deadline - time.monotonic())))
+                content = worker.mailbox.receive(seq, max(0.0, min(LOOK_S, left)))
+                if content is None and worker.exited():  # a process that it started may hold its socket
+                    content = worker.mailbox.receive(seq, 0.0)
+                    if content is None:
+                        raise self._died(worker, phase)
             except EOFError:
-                worker.exited(wait=1.0)
                 raise self._died(worker, phase) from None
-            if content is None and time.monotonic() > deadline:
-                limit = {"make": "start_timeout", "reset": "reset_timeout"}.get(phase, "step_timeout")
-                raise EnvTimeout(
-                    f"no answer within the {limit} of {getattr(self._config, limit):g} s",
-                    worker=worker.number,
-                    envs=worker.envs,
-                    phase=phase,
-                )
+            if content is None and left <= 0:
+                raise self._late(worker, phase, worker.envs)
         mail = pickle.loads(content)
         if isinstance(mail, dict) and "remote_traceback" in mail:
             place = {} if mail["worker"] is not None else {"worker": worker.number, "envs": tuple(worker.envs)}
