@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 import fugu
 from fugu.cli.main import main
+from fugu.emulation.factory import load_named
 from fugu.emulation.place import from_here, title
 from fugu.errors import ConfigError
 from fugu.run import seal
@@ -208,12 +208,12 @@ def test_looking_at_a_run_executes_none_of_it(made, elsewhere, tmp_path, role):
 
 
 def test_a_command_given_in_a_run_finds_no_modules_there(elsewhere, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path])
     for folder in (elsewhere, elsewhere / "code" / "env"):
+        (folder / "hostile.py").write_text(MARKING.format(str(tmp_path / "executed")))
         monkeypatch.chdir(folder)
-        assert main(["runs", "--runs", str(tmp_path)]) == 0 and str(folder) not in sys.path
-    monkeypatch.chdir(tmp_path)
-    assert main(["runs", "--runs", str(tmp_path)]) == 0 and str(tmp_path) in sys.path
+        with pytest.raises(ConfigError, match="cannot import 'hostile'"):
+            load_named("hostile:Walk")
+    assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize(
