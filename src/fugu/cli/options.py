@@ -123,6 +123,14 @@ def take_value(argv: list[str], flag: str, example: str = "") -> tuple[list[str]
     return rest, value
 
 
+def json_alone(argv: list[str]) -> list[str]:
+    """Let ``--json`` without a file mean ``--json -``: print it, as all commands do."""
+    out: list[str] = []
+    for word, after in zip(argv, [*argv[1:], "--"], strict=True):
+        out += [word, "-"] if word == "--json" and after.startswith("--") else [word]
+    return out
+
+
 def take_word(argv: list[str], *kinds: type) -> tuple[list[str], str | None]:
     """Take the first word that is no value of a flag of one of ``kinds`` out of ``argv``: (the rest, the word or None)."""
     values = 0.0  # that the flag before may still have
