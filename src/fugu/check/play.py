@@ -235,7 +235,11 @@ class _Watch:
         choices = discrete_choices(space)
         mask = flat_mask(mask)
         size = mask.size
-        if choices and size != choices:
+        if not choices:
+            problem = f"{size} entries from {source}, but policies choose from {space} without a mask, so training does not see it{who}"
+            fix = "declare bits as MultiDiscrete([2] * n), with two entries each, or let step() take every action of the space"
+            self._once("warning", "action_mask", problem, fix)
+        elif size != choices:
             problem = f"{size} entries from {source} for the {choices} choices of {space}{who}, first at {_when(step, source)}"
             self._once(
                 "error", "action_mask", problem, f"return one entry per choice: np.ones({choices}, np.int8), 0 where forbidden"
