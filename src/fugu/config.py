@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fugu import foreign
+from fugu import files, foreign
 from fugu.errors import ConfigError, did_you_mean
 
 Config = TypeVar("Config")
@@ -70,11 +70,11 @@ def to_toml(config: Any) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the tables of a file that ``to_toml`` wrote, after checking that it is whole."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = files.read(path, files.SMALL).decode()
         data = tomllib.loads(text)
     except FileNotFoundError:
         raise ConfigError(f"there is no {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # a ValueError: numbers of thousands of digits
         raise ConfigError(f"{path} is not TOML: {error}") from None
     if not data:
         raise ConfigError(f"{path} is empty")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import functools
 import os
@@ -24,6 +25,14 @@ class Unreadable(Exception):
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
+
+
+class Panic(BaseException):
+    """As libraries in Rust raise it."""
+
+
+BASE_EXCEPTIONS = {"cancelled": asyncio.CancelledError, "generator_exit": GeneratorExit, "panic": Panic}
+"""what is no Exception, and yet an environment's own"""
 
 
 class Faulty(gymnasium.Env):
@@ -96,6 +105,12 @@ class Faulty(gymnasium.Env):
             raise ValueError(f"the env broke in {phase}")
         if self.fault == "unreadable":
             raise Unreadable
+        if self.fault in BASE_EXCEPTIONS:
+            raise BASE_EXCEPTIONS[self.fault](self.fault)
+        if self.fault == "forked_exit":
+            if os.fork() == 0:
+                raise SystemExit(0)
+            os.wait()
         if self.fault == "exit":
             raise SystemExit(3)
         if self.fault == "interrupt":

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 
 import fugu
-from fugu.errors import EnvTimeout, WorkerDied
+from fugu.errors import EnvError, EnvTimeout, WorkerDied
 from fugu.vector.launch import Worker
-from tests.faults.faulty import Faulty, healthy, one_bad
+from tests.faults.faulty import BASE_EXCEPTIONS, Faulty, healthy, one_bad
 from tests.timing import in_time
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -102,3 +104,83 @@ def test_a_large_send_passes_a_large_answer_that_nobody_read():
         start = time.monotonic()
         vec.reset(options={"large": LARGE})
         in_time(time.monotonic() - start, 3)
+
+
+# --- what is no Exception ---
+
+
+@pytest.mark.parametrize(
+    ("fault", "phase"),
+    [*((fault, "step") for fault in BASE_EXCEPTIONS), *(("panic", phase) for phase in ("make", "reset", "call"))],
+)
+@pytest.mark.parametrize(("backend", "bad"), [("serial", 2), ("process", 0), ("process", 3)])
+def test_whatever_an_env_raises_is_its_error(fault, backend, bad, phase):
+    with pytest.raises(EnvError, match=BASE_EXCEPTIONS[fault].__name__) as caught:
+        with fugu.vector.make(one_bad(4, bad, fault, phase=phase), backend=backend, seed=5) as vec:
+            vec.reset()
+            if phase == "call":
+                vec.call("now", fault, envs=[bad])
+            for _ in range(4):
+                vec.step(ACTIONS)
+    assert (caught.value.envs, caught.value.phase) == ((bad,), phase)
+    assert phase == "make" or len(caught.value.seeds) == 1
+    assert "faulty.py" in caught.value.remote_traceback
+
+
+@pytest.mark.parametrize(
+    ("fault", "backend"), [*itertools.product(BASE_EXCEPTIONS, ["serial", "process"]), ("interrupt", "process")]
+)
+def test_an_env_is_replaced_whatever_it_raised(fault, backend):
+    envs = one_bad(4, 3, fault, at=2)
+    with fugu.vector.make(envs, backend=backend, on_error="restart", max_restarts=100) as vec:
+        vec.reset()
+        for _ in range(8):
+            vec.step(ACTIONS)
+        assert vec.restarts >= 2
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_an_env_whose_close_raises_anything_is_closed(backend):
+    vec = fugu.vector.make(one_bad(4, 0, "panic", phase="close"), backend=backend)
+    with pytest.warns(RuntimeWarning, match=r"env 0: Panic in close\(\)"):
+        vec.close()
+
+
+def test_a_fork_that_an_env_does_not_end_does_not_answer_for_it():
+    with fugu.vector.make(one_bad(4, 3, "forked_exit"), backend="process", num_workers=2) as vec:
+        vec.reset()
+        for _ in range(6):
+            vec.step(ACTIONS)
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_a_training_is_saved_and_its_end_noted_whatever_an_env_raised(backend, tmp_path):
+    settings = {"num_envs": 4, "steps": 10_000, "horizon": 8, "minibatch": 32, "backend": backend, "board": "off"}
+    with pytest.raises(EnvError, match="Panic") as caught:
+        fugu.train(LastsFor, env_kwargs={"after": 60}, runs=tmp_path, **settings)
+    (run,) = tmp_path.iterdir()
+    assert "saved at step" in str(caught.value)
+    assert "Panic" in (run / "failed.txt").read_text()
+    assert list((run / "checkpoints").glob("step_*"))
+    assert not (run / "running").exists()
+
+
+class LastsFor(Faulty):
+    """Panics after some steps."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.left = after
+
+    def step(self, action):
+        self.left -= 1
+        if not self.left:
+            raise BASE_EXCEPTIONS["panic"]
+        return super().step(action)
+
+
+def test_check_finds_whatever_an_env_raises():
+    report = fugu.check_env(partial(Faulty, fault="panic"), steps=20)
+    assert any("Panic" in finding.problem for finding in report.findings if finding.where == "step()")
+    report = fugu.check_env(partial(Faulty, fault="panic", phase="make"), steps=20)
+    assert any("Panic" in finding.problem for finding in report.findings if finding.where == "__init__")

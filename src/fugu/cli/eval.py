@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.text import Text
 
+from fugu import files
 from fugu.cli.options import PolicyOptions, console, json_alone, parse, take_env_kwargs
 from fugu.emulation.env import cost_metric
 from fugu.emulation.place import title
@@ -71,9 +72,9 @@ def main(argv: list[str]) -> int:
     name = f"eval-{step}{'-greedy' if options.greedy else ''}.json"
     kept: Path | None = run.path / name
     try:
-        _write(run.folder.at / name, text)
-    except FuguError as error:  # what the episodes came to is shown all the same
-        warnings.warn(str(error), RuntimeWarning, stacklevel=1)
+        files.write(run.folder.at / name, text + "\n")
+    except OSError as error:  # what the episodes came to is shown all the same
+        warnings.warn(f"{kept} cannot be written: {error.strerror}", RuntimeWarning, stacklevel=1)
         kept = None
     actions = "most likely actions" if options.greedy else "actions drawn"
     env = title(run.config.env, run.config.env_kwargs)

@@ -23,7 +23,7 @@ import traceback
 import warnings
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import cloudpickle
 import gymnasium
@@ -36,7 +36,7 @@ from fugu.vector.config import InfoMode, OnError
 from fugu.vector.control import Control, progress_word
 from fugu.vector.mail import HANDSHAKE, Mailbox
 from fugu.vector.runner import CALL, CLOSE, RESET
-from fugu.vector.shard import Shard
+from fugu.vector.shard import Shard, text_of
 
 OK, MAIL, ERROR = 0, 1, 2
 WITH_OPTIONS = 2
@@ -165,6 +165,7 @@ def _bind(shard: Shard, bind: Bind, memory: int) -> Any:
 
 
 def _serve(shard: Shard, control: Any, index: int, mailbox: Mailbox) -> None:
+    owner = os.getpid()
     while True:
         while not control.wait_command(index, 3600.0):
             pass
@@ -184,7 +185,9 @@ def _serve(shard: Shard, control: Any, index: int, mailbox: Mailbox) -> None:
                 mail = shard.step(control.slot(index))
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise
-        except BaseException as error:  # SystemExit and the like too, raised by the env
+        except BaseException as error:
+            if os.getpid() != owner:  # what an env has forked does not answer in its place
+                _end_fork(error)
             known = error if isinstance(error, EnvError) else _foreign(error, shard, "step")
             status, content = ERROR, pickle.dumps(known.fields())
         else:
@@ -224,10 +227,21 @@ def _travels(value: Any) -> bool:
     return True
 
 
+def _end_fork(error: BaseException) -> NoReturn:
+    """End a process that an env forked and did not end, as Python would have."""
+    code = error.code if isinstance(error, SystemExit) else 1
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else code is not None)
+
+
 def _foreign(error: BaseException, shard: Shard | None, phase: str) -> EnvError:
     running = () if shard is None else (shard.first_env + shard.running,)
     return EnvError(
-        f"{type(error).__name__}: {error}",
+        f"{type(error).__name__}: {text_of(error)}",
         worker=None if shard is None else shard.worker,  # the parent knows which
         envs=running,
         phase=phase,
