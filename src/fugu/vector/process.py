@@ -196,7 +196,8 @@ class Process(Runner):
         if errors:
             raise errors[0]
         if self._config.on_error == "restart":
-            self._restarts += sum(info.get("restarted") == "env" for info in infos.values())
+            firsts = (infos.get(agents.start, {}) for agents in self.env_agents) if infos else ()
+            self._restarts += sum(info.get("restarted") == "env" for info in firsts)
             check_budget(self._restarts, self._config, infos)
         return group, infos
 
@@ -299,8 +300,7 @@ class Process(Runner):
         agents = self._agents_of(worker.envs)
         lost, last = self.buffers.part(slot, agents), self.buffers.part(1 - slot, agents)
         truncate(lost, last.obs, unscored=is_unscored(self.spec.metadata))
-        for env in worker.envs:
-            infos[self.env_agents[env].start] = {"restarted": "worker", "error": str(error)}
+        infos.update({agent: {"restarted": "worker", "error": str(error)} for agent in range(agents.start, agents.stop)})
 
     def _phase(self, group: int) -> str:
         return "reset" if self._orders.get(group, (STEP,))[0] == RESET else "step"
