@@ -1,6 +1,10 @@
 """``python -m fugu`` is the ``fugu`` command."""
 
+import os
 import sys
+
+if not sys.flags.safe_path and sys.path and os.path.realpath(sys.path[0]) == os.path.realpath(os.curdir):
+    del sys.path[0]  # where python -m puts the current folder: nothing is to be found there that nobody named
 
 from fugu.cli.main import main
 

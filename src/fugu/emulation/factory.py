@@ -19,6 +19,7 @@ from typing import Any
 
 import gymnasium
 
+from fugu.emulation import beside
 from fugu.emulation.build import build, is_built, load
 from fugu.emulation.env import Autoreset, Env
 from fugu.emulation.gymnasium import GymnasiumEnv, _takes
@@ -249,8 +250,7 @@ def load_file(path: str) -> Any:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    if (folder := str(Path(path).parent)) not in sys.path:
-        sys.path.append(folder)  # what lies beside the file can be imported from it
+    beside.know([str(Path(path).parent)], [name])
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
@@ -270,7 +270,7 @@ def load_module(name: str, where: str) -> Any:
     if name.partition(".")[0] in sys.stdlib_module_names:
         raise ConfigError(f"{where!r}: {name} is a part of Python, and nothing in it can be trained with")
     try:
-        return importlib.import_module(name)
+        return beside.imported(name)
     except (FuguError, KeyboardInterrupt):
         raise
     except ModuleNotFoundError as error:

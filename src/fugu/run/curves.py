@@ -72,6 +72,7 @@ def plot(
     draft = target.with_name(f".{target.stem}-{os.getpid()}{target.suffix}")  # in a run of somebody else's target may be a link
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        draft.unlink(missing_ok=True)
         figure.savefig(draft)
         draft.replace(target)
     except OSError as error:

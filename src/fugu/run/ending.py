@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
+from fugu import files
 from fugu.algorithm.find import is_own
 from fugu.errors import EnvError, FuguError, places, raised, whole
 from fugu.run.given import flags
@@ -77,14 +78,14 @@ def noting_failure(run: Run) -> Iterator[None]:
     folder.failed.unlink(missing_ok=True)
     folder.ended.unlink(missing_ok=True)
     with suppress(OSError):  # a disk that is full
-        folder.running.write_text(f"{owner}\n")
+        files.write(folder.running, f"{owner}\n")
     try:
         yield
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         with suppress(OSError):  # the error itself is already reported
-            folder.failed.write_text(f"{type(error).__name__}: {error}\n\n{whole(error)}", errors="backslashreplace")
+            files.write(folder.failed, f"{type(error).__name__}: {error}\n\n{whole(error)}")
         raise
     finally:
         if os.getpid() == owner:  # and no fork of it

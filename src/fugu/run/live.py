@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import ExitStack, suppress
 
+from fugu import files
 from fugu.emulation.place import title
 from fugu.run.dashboard import Dashboard, Header
 from fugu.run.ending import explained, interrupted, noting_failure
@@ -44,7 +45,7 @@ def attend(run: Run, trainer: Trainer, timer: Timer, output: Output) -> Run:
             trainer.run(report, interrupt)
         if trainer.ended:
             with suppress(OSError):  # a disk that is full
-                run.folder.ended.touch()
+                files.write(run.folder.ended, "")
         if interrupt.asked:
             raise interrupted(interrupt.asked, run, trainer.steps)
     return run

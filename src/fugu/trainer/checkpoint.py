@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from fugu import files
 from fugu.errors import ConfigError
 from fugu.trainer.checkpoint_format import (
     CheckpointError,
@@ -267,7 +268,11 @@ def _is_best(path: Path) -> bool:
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, which the system releases when its holder dies."""
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    if folder.is_symlink():
+        raise CheckpointError(
+            f"{folder} is a link, and checkpoints would be written, and deleted, elsewhere; replace it with a folder"
+        )
+    descriptor = files.opened(folder / ".lock", os.O_RDWR | os.O_CREAT)
     try:
         deadline = time.monotonic() + _LOCK_SECONDS
         while True:

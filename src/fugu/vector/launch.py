@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
+from fugu.emulation.beside import known
 from fugu.errors import WorkerDied
 from fugu.vector.mail import GONE, Mailbox, pair
 from fugu.vector.worker import BOOT, OURS
@@ -33,7 +34,9 @@ class Worker:
         ours, theirs = pair()
         self._crash = os.fdopen(anonymous_file("fugu-crash"), "rb", buffering=0)
         fds = (theirs.fileno(), memory, self._crash.fileno())
-        command = [sys.executable, "-c", BOOT, json.dumps([str(path) for path in sys.path]), str(os.getpid()), *map(str, fds)]
+        paths = json.dumps([[str(path) for path in sys.path], known()])
+        # -P: else the current folder comes first when BOOT imports what it needs
+        command = [sys.executable, "-P", "-c", BOOT, paths, str(os.getpid()), *map(str, fds)]
         environment = {"OMP_NUM_THREADS": "1", **os.environ}  # one core per worker, unless the user says otherwise
         with _held_back(OURS):  # inherited: a signal that comes while the worker starts waits until it can pass it over
             self.process = subprocess.Popen(

@@ -47,7 +47,9 @@ OURS = (signal.SIGINT, signal.SIGTERM)
 
 BOOT = """
 import json, sys
-sys.path[:] = json.loads(sys.argv[1])
+sys.path[:], beside = json.loads(sys.argv[1])
+from fugu.emulation.beside import know
+know(*beside)
 from fugu.vector.worker import main
 main(*map(int, sys.argv[2:]))
 """
