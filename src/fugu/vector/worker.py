@@ -9,6 +9,7 @@ calls) goes by mail.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import io
 import mmap
@@ -43,6 +44,7 @@ OK, MAIL, ERROR = 0, 1, 2
 WITH_OPTIONS = 2
 """added to the slot of a reset whose options come by mail"""
 
+PR_SET_PDEATHSIG = 1
 OURS = (signal.SIGINT, signal.SIGTERM)
 """signals that ask a program to end: the parent's to answer, who may want to save first"""
 
@@ -261,7 +263,12 @@ def _leave_to_parent() -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when the parent does, whatever an environment is doing at that moment."""
+    """End this process, and those it has started, when the parent does, whatever an environment is doing at that moment.
+
+    If it is stopped then, the system's word of the parent's end lets it go on, and end. No more than that: it is also given when only
+    the thread ends that this process was started from."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(1)
     try:
@@ -281,10 +288,10 @@ def _watch(pidfd: int) -> None:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     poll.poll()
-    os._exit(1)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _poll_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
-    os._exit(1)
+    os.killpg(0, signal.SIGKILL)
