@@ -3,7 +3,11 @@
 import os
 import sys
 
-if not sys.flags.safe_path and sys.path and os.path.realpath(sys.path[0]) == os.path.realpath(os.curdir):
+try:
+    here = os.getcwd()
+except OSError:  # it is gone
+    here = ""
+if not sys.flags.safe_path and sys.path[:1] in ([here], [""]):
     del sys.path[0]  # where python -m puts the current folder: nothing is to be found there that nobody named
 
 from fugu.cli.main import main

@@ -18,6 +18,7 @@ import random
 import resource
 import shutil
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -31,8 +32,8 @@ from safetensors.torch import load, save
 
 import fugu
 from fugu.cli.main import main
-from fugu.config import field_paths, field_type
-from fugu.trainer.config import TrainConfig, member
+from fugu.config import field_paths
+from fugu.trainer.config import member
 
 MEMORY = 12 << 30
 """bytes of addresses: a size that is absurd shows"""
@@ -47,10 +48,30 @@ RUNS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {"env": "CartPole-v1", "backend": "serial"},
 }
 EXECUTING = (
-    *("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "pty.spawn", "subprocess.Popen", "pickle.find_class"),
+    *(
+        "os.system",
+        "os.exec",
+        "os.posix_spawn",
+        "os.spawn",
+        "os.fork",
+        "os.forkpty",
+        "pty.spawn",
+        "subprocess.Popen",
+        "pickle.find_class",
+    ),
     *("ctypes.dlopen", "socket.connect", "code.__new__"),
 )
-CHANGING = ("os.remove", "os.rename", "os.rmdir", "os.truncate", "os.chmod", "os.link", "os.symlink", "os.mkdir", "shutil.rmtree")
+CHANGING = (
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.truncate",
+    "os.chmod",
+    "os.link",
+    "os.symlink",
+    "os.mkdir",
+    "shutil.rmtree",
+)
 COMMANDS = (
     "runs --runs {root}",
     "runs --runs {root} --json",
@@ -68,12 +89,76 @@ COMMANDS = (
     "eval latest --runs {root} --episodes 1",
 )
 HOSTILE: tuple[Any, ...] = (
-    *(None, True, False, 0, -1, 1, 3, 2**31, 2**63, -(2**63), 10**30, 1e308, -1e308, 1e-320, 0.5, "", "x", "x" * 5000, "0", "nan", "none"),
-    *([], {}, [[]], [0], [[1, 2]], [None], {"x": 1}, "os:system", "../../etc/passwd", "/dev/zero", "\x1b]0;title\x07\x1b[2J", "\u202eexe"),
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1,
+        3,
+        2**31,
+        2**63,
+        -(2**63),
+        10**30,
+        1e308,
+        -1e308,
+        1e-320,
+        0.5,
+        "",
+        "x",
+        "x" * 5000,
+        "0",
+        "nan",
+        "none",
+    ),
+    *(
+        [],
+        {},
+        [[]],
+        [0],
+        [[1, 2]],
+        [None],
+        {"x": 1},
+        "os:system",
+        "../../etc/passwd",
+        "/dev/zero",
+        "\x1b]0;title\x07\x1b[2J",
+        "\u202eexe",
+    ),
 )
 FLAG_VALUES = (
-    *("-1", "0", "1", "1e308", "-1e308", "9e18", "1e-320", "nan", "inf", "-inf", str(2**31), str(2**31 - 1), str(2**63), "9" * 6000),
-    *("", "none", "true", "false", "x" * 3000, "\x1b]0;title\x07", "\u202eexe", "[" * 300, "os:system", "../..", "/dev/zero", "0.5", "1_0"),
+    *(
+        "-1",
+        "0",
+        "1",
+        "1e308",
+        "-1e308",
+        "9e18",
+        "1e-320",
+        "nan",
+        "inf",
+        "-inf",
+        str(2**31),
+        str(2**31 - 1),
+        str(2**63),
+        "9" * 6000,
+    ),
+    *(
+        "",
+        "none",
+        "true",
+        "false",
+        "x" * 3000,
+        "\x1b]0;title\x07",
+        "\u202eexe",
+        "[" * 300,
+        "os:system",
+        "../..",
+        "/dev/zero",
+        "0.5",
+        "1_0",
+    ),
 )
 watched: dict[str, Any] = {"folder": "", "found": []}
 
@@ -83,14 +168,12 @@ def hook(event: str, arguments: tuple[Any, ...]) -> None:
     folder = watched["folder"]
     if not folder:
         return
-    if event in EXECUTING and not (event == "ctypes.dlopen" and arguments[0] in (None, "libnvidia-ml.so.1")):
-        watched["found"].append(f"{event} {arguments!r:.200}")
-    elif event == "import" and arguments[1] and str(arguments[1]).startswith(folder):
-        watched["found"].append(f"{event} {arguments!r:.200}")
-    elif event == "compile" and str(arguments[1]).startswith(folder):
+    executes = event in EXECUTING and arguments[0] not in (None, "libnvidia-ml.so.1", "uname", "fc-list")
+    loads = event in ("import", "compile") and str(arguments[1]).startswith(folder)
+    if executes or loads:
         watched["found"].append(f"{event} {arguments!r:.200}")
     elif event == "open":
-        path, mode, flags = arguments
+        path, _, flags = arguments
         writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_CREAT)
         if writes and not isinstance(path, int) and not _may_write(os.fsdecode(path), folder):
             watched["found"].append(f"{event} {arguments!r:.200}")
@@ -100,7 +183,8 @@ def hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 def _may_write(path: str, folder: str) -> bool:
     whole = os.path.join(os.path.realpath(os.path.dirname(os.path.abspath(path))), os.path.basename(path))
-    return not os.path.isabs(path) or whole.startswith((os.path.realpath(folder), "/dev/null", os.path.dirname(fugu.__file__)))
+    allowed = (folder, os.environ["HOME"], os.path.dirname(fugu.__file__), "/dev/null")
+    return whole.startswith(tuple(map(os.path.realpath, allowed)))
 
 
 # --- what is made of a good run ---
@@ -152,10 +236,14 @@ def spoilt_tensor(tensor: torch.Tensor, chance: random.Random) -> torch.Tensor:
         lambda: tensor.new_zeros((1,) * 9),
         lambda: -tensor if tensor.dtype not in (torch.bool,) else ~tensor,
         lambda: tensor * 10**6 if tensor.is_floating_point() else tensor.new_full(tensor.shape, 1),
-        lambda: torch.full_like(tensor, chance.choice((float("inf"), -1e38, 1e38))) if tensor.is_floating_point() else tensor + 1,
-        lambda: torch.from_numpy(random_bytes.integers(0, 256, max(1, tensor.nbytes), np.uint8)[: tensor.nbytes].copy())
-        .view(tensor.dtype)
-        .reshape(tensor.shape),
+        lambda: (
+            torch.full_like(tensor, chance.choice((float("inf"), -1e38, 1e38))) if tensor.is_floating_point() else tensor + 1
+        ),
+        lambda: (
+            torch.from_numpy(random_bytes.integers(0, 256, max(1, tensor.nbytes), np.uint8)[: tensor.nbytes].copy())
+            .view(tensor.dtype)
+            .reshape(tensor.shape)
+        ),
         lambda: _changed_byte(tensor, chance),
     ]
     with warnings.catch_warnings():
@@ -214,21 +302,27 @@ def seal_again(folder: Path, manifest: Any) -> None:
 def spoil_folder(run: Path, chance: random.Random) -> None:
     """Change files of a run: lines of its config, metrics, notes; or put something else in their place."""
     config = run / "config.toml"
+
+    def ours(path: Path) -> bool:
+        return path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1 and path.stat().st_size < 1 << 20
+
     for _ in range(chance.choice((1, 1, 2, 3))):
         kind = chance.random()
-        if kind < 0.45 and config.is_file():
+        if kind < 0.45 and ours(config):
             config.write_text(spoilt_toml(config.read_text(errors="replace"), chance), errors="replace")
         elif kind < 0.6:
             file = run / chance.choice(("metrics.jsonl", "timing.jsonl", "run.json", "origin.json"))
-            if file.is_file():
+            if ours(file):
                 lines = file.read_text(errors="replace").splitlines() or [""]
                 at = chance.randrange(len(lines)) if file.suffix == ".jsonl" else 0
                 with contextlib.suppress(ValueError, RecursionError):
                     parsed = json.loads(lines[at] if file.suffix == ".jsonl" else file.read_text())
                     text = json.dumps(spoilt_json(parsed, chance))
-                    file.write_text("\n".join([*lines[:at], text, *lines[at + 1 :]]) + "\n" if file.suffix == ".jsonl" else text)
+                    file.write_text(
+                        "\n".join([*lines[:at], text, *lines[at + 1 :]]) + "\n" if file.suffix == ".jsonl" else text
+                    )
         else:
-            paths = [path for path in sorted(run.rglob("*")) if path.is_file() and not path.is_symlink()]
+            paths = [path for path in sorted(run.rglob("*")) if ours(path)]
             spoil_file(chance.choice(paths), run, chance)
 
 
@@ -265,13 +359,39 @@ def spoilt_toml(text: str, chance: random.Random) -> str:
     value = chance.choice(
         (
             *(json.dumps(value) for value in HOSTILE if value is not None),
-            *("[" * 2000, "9" * 6000, "nan", "-inf", "1979-05-27", "{a = {b = {}}}", "'''", '"\\u0000"', '"run/../x.so"', '"x.h"'),
-            *('"code/env/x.py:X"', '"GymV21Environment-v0"', '"fugu.envs.teams:with_state"', '"coding"', '"cuda"', '"device"', '"online"'),
+            *(
+                "[" * 2000,
+                "9" * 6000,
+                "nan",
+                "-inf",
+                "1979-05-27",
+                "{a = {b = {}}}",
+                "'''",
+                '"\\u0000"',
+                '"run/../x.so"',
+                '"x.h"',
+            ),
+            *(
+                '"code/env/x.py:X"',
+                '"GymV21Environment-v0"',
+                '"fugu.envs.teams:with_state"',
+                '"coding"',
+                '"cuda"',
+                '"device"',
+                '"online"',
+            ),
         )
     )
-    new = chance.choice((f"{name} = {value}", f"{name} = {value}", f"x{name} = {value}", f"[{name}]", f"[{name}.a.b]\nc = {value}", "", value))
+    new = chance.choice(
+        (f"{name} = {value}", f"{name} = {value}", f"x{name} = {value}", f"[{name}]", f"[{name}.a.b]\nc = {value}", "", value)
+    )
     if chance.random() < 0.1:
-        new = "\n".join([new, f"env_kwargs = {{{chance.choice(('max_steps', 'command', 'xml_file', 'of', 'game', 'min_level'))} = {value}}}"])
+        new = "\n".join(
+            [
+                new,
+                f"env_kwargs = {{{chance.choice(('max_steps', 'command', 'xml_file', 'of', 'game', 'min_level'))} = {value}}}",
+            ]
+        )
     return "\n".join([*lines[:at], new, *lines[at + 1 :]]) + "\n"
 
 
@@ -291,7 +411,11 @@ def do(kind: str, number: int, folder: Path) -> dict[str, Any]:
         spoil_checkpoint(run, chance)
     elif kind == "folder":
         spoil_folder(run, chance)
-    line = [word.format(run=run, root=case) for word in chance.choice(COMMANDS).split()] if kind != "flags" else flags(case, chance)
+    line = (
+        [word.format(run=run, root=case) for word in chance.choice(COMMANDS).split()]
+        if kind != "flags"
+        else flags(case, chance)
+    )
     out, err, began = io.StringIO(), io.StringIO(), time.monotonic()
     os.chdir(case)
     wrong, code = "", None
@@ -343,15 +467,46 @@ def flags(case: Path, chance: random.Random) -> list[str]:
     paths = [path for path in paths if path not in {(section,) for section in sections}]
     path = chance.choice(paths)
     value = chance.choice(FLAG_VALUES)
-    line = ["train", "cartpole", "--steps", "64", "--num-envs", "4", "--horizon", "8", "--board", "off", "--runs", str(case)]
+    line = [
+        "train",
+        "cartpole",
+        "--steps",
+        "64",
+        "--num-envs",
+        "4",
+        "--horizon",
+        "8",
+        "--minibatch",
+        "32",
+        "--board",
+        "off",
+        "--runs",
+        str(case),
+    ]
     line += ["--threads", "1", "--backend", "native"] if path not in (("threads",), ("vector", "backend")) else []
     kind = chance.random()
     if kind < 0.75:
         return [*line, f"--{'.'.join(path).replace('_', '-')}", value]
     if kind < 0.85:
         return [*line, f"--env.{chance.choice(('max_steps', 'x', 'length', ''))}", value]
-    command = chance.choice(("eval cartpole", "plot cartpole", "runs", "play cartpole --max-steps 2", "ratings cartpole", "list", "nonsense"))
-    known = ("runs", "episodes", "num-envs", "seed", "checkpoint", "metric", "smooth", "x", "tag", "fps", "max-steps", "json", "env")
+    command = chance.choice(
+        ("eval cartpole", "plot cartpole", "runs", "play cartpole --max-steps 2", "ratings cartpole", "list", "nonsense")
+    )
+    known = (
+        "runs",
+        "episodes",
+        "num-envs",
+        "seed",
+        "checkpoint",
+        "metric",
+        "smooth",
+        "x",
+        "tag",
+        "fps",
+        "max-steps",
+        "json",
+        "env",
+    )
     return [*command.split(), "--runs", str(case), f"--{chance.choice(known)}", value]
 
 
@@ -365,6 +520,12 @@ if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     torch.set_num_threads(1)
     place = Path(sys.argv[1])
+    home = place / "home"
+    home.mkdir(exist_ok=True)
+    os.environ.update(
+        HOME=str(home), TMPDIR=str(home), XDG_STATE_HOME=str(home), XDG_CACHE_HOME=str(home), MPLCONFIGDIR=str(home)
+    )
+    tempfile.tempdir = str(home)
     sys.addaudithook(hook)
     if len(sys.argv) > 2:
         if not (place / "runs").exists():

@@ -16,7 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fugu import __version__
-from fugu.errors import ConfigError, FuguError, did_you_mean, whole
+from fugu.errors import ConfigError, FuguError, did_you_mean, shown, whole
+
+MOST = 4000
+"""characters of a message; a traceback in an environment's words may be long, and so may a name"""
 
 # command -> (module with main(argv) -> exit code, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -86,7 +89,7 @@ def _code(arguments: list[str], debug: bool) -> int:
         return 130
     except FuguError as error:
         if debug:
-            print(whole(error), file=sys.stderr)
+            print(shown(whole(error)), file=sys.stderr)
         _complain(str(error))
         return 2 if isinstance(error, ConfigError) else 1
     except (ImportError, OSError) as error:
@@ -173,7 +176,7 @@ def _forget_output() -> None:
 
 def _one_line(message: Warning | str, *place: object, **more: object) -> str:
     """Return a warning as people want to read it, without the file and line it came from."""
-    return f"warning: {message}\n"
+    return shown(f"warning: {message}", most=MOST) + "\n"
 
 
 def _complain(message: str) -> None:
@@ -181,4 +184,4 @@ def _complain(message: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    Console(stderr=True).print(Text(message, style="red"), soft_wrap=True)
+    Console(stderr=True).print(Text(shown(message, most=MOST), style="red"), soft_wrap=True)

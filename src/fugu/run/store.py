@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fugu import files
-from fugu.errors import ConfigError, FuguError, did_you_mean
+from fugu.errors import ConfigError, FuguError, did_you_mean, shown_line
 from fugu.run.label import FILE, Label, plain, read_label, write_label
 
 ROOT = Path("runs")
@@ -268,9 +268,7 @@ def find(text: str | Path, root: Path | str = ROOT) -> RunFolder:
     if folders:
         raise ConfigError(f"{folders[0]} is not a run: it has no config.toml")
     if group := members(text, root):
-        names = ", ".join(run.name if run.name.isprintable() else repr(run.name) for run in group[:6]) + (
-            ", ..." if len(group) > 6 else ""
-        )
+        names = ", ".join(shown_line(run.name) for run in group[:6]) + (", ..." if len(group) > 6 else "")
         raise ConfigError(f"{text} is a group of {len(group)} runs; name one of them: {names}")
     if not there:
         raise ConfigError(f"there is no run {text!r}; {_none_yet(root)}")

@@ -21,7 +21,7 @@ from typing import Any
 from fugu import files
 from fugu.emulation.place import Name, is_code, split_file
 from fugu.emulation.session import SESSION, is_session
-from fugu.errors import ConfigError
+from fugu.errors import ConfigError, shown_line
 from fugu.run import code, seal
 from fugu.run.store import RunFolder
 
@@ -179,7 +179,7 @@ class Gate:
             more = f" ... ({len(text)} characters, in config.toml)" if len(text) > MOST_TEXT else ""
             lines.append(f"  with the settings {text[:MOST_TEXT]}{more}")
         lines.append("if you have looked at it and trust it, add --trust-code (in Python: trust_code=True)")
-        return "\n".join(line if line.isprintable() else ascii(line) for line in lines)  # no line may hide another
+        return "\n".join(map(shown_line, lines))  # no line may hide another
 
 
 def text_of(data: Mapping[str, Any], role: str) -> str:
@@ -244,4 +244,4 @@ def _from_here(file: str) -> str:
 @functools.cache
 def _say(line: str) -> None:
     """Say something once."""
-    print(f"note: {line}", file=sys.stderr)
+    print(shown_line(f"note: {line}"), file=sys.stderr)
