@@ -1,7 +1,8 @@
 """The entry point of the ``fugu`` command: finds the command, and turns every way it can end into an exit code.
 
 Nothing heavy is imported here, so that ``fugu --help`` answers at once; a command's module is imported when it is called.
-Exit codes: 0 fine, 1 it failed, 2 it was called wrongly, 130 Ctrl-C, 141 the reader of the output went away.
+Exit codes: 0 fine, 1 it failed, 2 it was called wrongly, 130 Ctrl-C, 129 SIGHUP and 143 SIGTERM (the terminal went away, or somebody
+asked a training to end: it saved), 141 the reader of the output went away.
 """
 
 from __future__ import annotations

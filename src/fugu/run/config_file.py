@@ -208,7 +208,7 @@ def _read(path: Path) -> str:
 
 def _with_its_code(data: Data, gate: Gate, algorithm: str | None) -> None:
     """Let ``data``, the config of a run, name its code where it is found now: a file that is gone is the run's own copy."""
-    gate.check()
+    gate.check_code()
     if algorithm is not None and is_code(text_of(data, "algorithm")):  # the class that reads the settings
         data["algorithm"] = gate.means("algorithm") if gate.trusted else algorithm
     for role, where in ROLES.items():

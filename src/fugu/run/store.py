@@ -27,6 +27,8 @@ from fugu.run.label import FILE, Label, plain, read_label, write_label
 ROOT = Path("runs")
 
 _TIME = re.compile(r"-(\d{8}-\d{6})(?:-(\d+))?(?:-s\d+)?$")
+_AHEAD_S = 86_400.0
+"""by which the clocks of two machines may differ; what claims to be of later than that says nothing"""
 _LATEST = re.compile(r"latest(?:~(\d+))?")
 
 
@@ -338,11 +340,14 @@ def _started(path: Path) -> tuple[float, int, str]:
     """Return the key that sorts runs: their start, and their number if they started in the same second."""
     match = _TIME.search(path.name)
     number = int(match[2] or 1) if match else 1
-    noted = read_label(path).started
-    if noted is not None:
+    noted, config = read_label(path).started, path / "config.toml"
+    now = time.time() + _AHEAD_S
+    if noted is not None and noted <= now:
         return noted, number, path.name
+    written = min(float(int((config if config.exists() else path).stat().st_mtime)), now)
     if match:
         with contextlib.suppress(ValueError, OverflowError):  # digits that are no time
-            return time.mktime(time.strptime(match[1], "%Y%m%d-%H%M%S")), number, path.name
-    config = path / "config.toml"
-    return float(int((config if config.exists() else path).stat().st_mtime)), 1, path.name
+            named = time.mktime(time.strptime(match[1], "%Y%m%d-%H%M%S"))
+            if named <= written + _AHEAD_S:  # nothing begins after it was written
+                return named, number, path.name
+    return written, 1, path.name
