@@ -525,7 +525,7 @@ if __name__ == "__main__":
     os.environ.update(
         HOME=str(home), TMPDIR=str(home), XDG_STATE_HOME=str(home), XDG_CACHE_HOME=str(home), MPLCONFIGDIR=str(home)
     )
-    tempfile.tempdir = str(home)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.tempdir = str(home)
     sys.addaudithook(hook)
     if len(sys.argv) > 2:
         if not (place / "runs").exists():
