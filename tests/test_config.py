@@ -64,7 +64,7 @@ def test_a_file_that_was_cut_off_is_refused_wherever_that_was(tmp_path):
         ('schedule = "linear"', "schedule = 3", "optimizer.schedule=3 must be one of constant, linear, cosine"),
         ("beta1 = 0.9", 'beta1 = "a"', "optimizer.beta1='a' must be a number"),
         ("epochs = 1", "epoch = 1", "there is no setting epoch. Did you mean 'epochs'"),
-        ("hidden = [64, 64]", "hidden = 64", "policy.hidden=64 must be a list"),
+        ("hidden = [64, 64]", "hidden = 64", "policy.hidden=64 must be a list, such as [64]"),
     ],
 )
 def test_a_file_with_a_wrong_value_is_named_with_it(tmp_path, line, changed, said):

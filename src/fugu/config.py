@@ -145,6 +145,8 @@ def find_field(kind: type, name: str) -> tuple[str, ...]:
     wanted = tuple(name.replace("-", "_").split("."))
     if wanted in paths:
         return wanted
+    if told := foreign.unclear(name, paths, str):
+        raise ConfigError(told)
     ends = [path for path in paths if path[-1:] == wanted]
     if len(ends) == 1:
         return ends[0]
@@ -246,7 +248,7 @@ def _fit(value: Any, hint: Any) -> Any:
     if kind is tuple:
         value = value.tolist() if hasattr(value, "tolist") else value
         if not isinstance(value, list | tuple):
-            raise _Unfit(f"{value!r:.60} must be a list")
+            raise _Unfit(f"{value!r:.60} must be a list, such as [{value!r:.60}]")
         return tuple(_fit(each, parts[0]) for each in value)
     if kind is Mapping:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import linecache
 import re
+import signal
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -182,6 +183,15 @@ def shown_line(text: str) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
+
+
+def signal_name(number: int) -> str:
+    """Return what a signal is called: ``SIGKILL``, or ``SIGRTMIN+3`` for one that has no name of its own."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        low = getattr(signal, "SIGRTMIN", number + 1)
+        return f"SIGRTMIN+{number - low}" if low <= number <= signal.SIGRTMAX else f"signal {number}"
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

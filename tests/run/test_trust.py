@@ -11,7 +11,7 @@ import pytest
 import fugu
 from fugu.cli.main import main
 from fugu.emulation.factory import load_named
-from fugu.emulation.place import from_here
+from fugu.emulation.place import from_here, title
 from fugu.errors import ConfigError
 from fugu.run import seal
 from fugu.run.config_file import from_file
@@ -383,6 +383,17 @@ def test_the_config_of_a_run_finds_its_code_as_the_run_does(elsewhere, tmp_path)
     with pytest.raises(ConfigError, match=r"existed only in the session .* give it again: --env my_file.py:Walk"):
         from_file(path)
     assert from_file(path, "cartpole").env == "cartpole"
+
+
+def test_a_training_by_the_copy_of_a_run_is_listed_by_its_file_alone(elsewhere, tmp_path):
+    config = from_file(elsewhere / "config.toml", trust_code=True)
+    assert title(config.env, {}) == "walk.py:Walk"
+
+
+def test_a_file_that_is_gone_and_was_not_copied_is_one_message_with_what_to_do(elsewhere):
+    shutil.rmtree(elsewhere / "code")
+    with pytest.raises(ConfigError, match=r"names .*walk.py, which is not there, .* Say where it is now: --env file.py:Walk"):
+        fugu.Run(elsewhere, trust_code=True).evaluate(2)
 
 
 def test_an_option_in_the_place_of_code_in_a_config_is_enough(elsewhere, tmp_path):

@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fugu.errors import ConfigError, FuguError
+from fugu.errors import ConfigError, FuguError, signal_name
 
 Result = TypeVar("Result")
 
@@ -178,10 +178,9 @@ def _ended(code: int | None, timeout: float | None, places: list[str]) -> Ended:
             places,
             f"look for os._exit() and sys.exit(), and raise an exception instead; {survive}",
         )
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
     memory = ", or for too little memory" if -code == signal.SIGKILL else ""
     return Ended(
-        f"the process of the environment was killed by signal {-code} ({name})",
+        f"the process of the environment was killed by signal {-code} ({signal_name(-code)})",
         places,
         f"look for a crash in native code, for os.kill() and os.abort(){memory}; {survive}",
     )

@@ -255,7 +255,7 @@ def load_file(path: str) -> Any:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
-        if isinstance(error, Exception | SystemExit) and not isinstance(error, FuguError):
+        if not isinstance(error, FuguError | KeyboardInterrupt):
             raise LoadError(path, error) from error
         raise
     return module
@@ -271,7 +271,7 @@ def load_module(name: str, where: str) -> Any:
         raise ConfigError(f"{where!r}: {name} is a part of Python, and nothing in it can be trained with")
     try:
         return beside.imported(name)
-    except FuguError:
+    except (FuguError, KeyboardInterrupt):
         raise
     except ModuleNotFoundError as error:
         package, _, games = name.partition(".")
@@ -280,7 +280,7 @@ def load_module(name: str, where: str) -> Any:
         if package == "pettingzoo" and "." in games and (error.name or "").partition(".")[0] != package:
             raise _not_installed(where, f"pettingzoo[{games.partition('.')[0]}]") from error
         raise ConfigError(f"{where!r}: cannot import {name!r}: {error}") from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise LoadError(name, error) from error
 
 

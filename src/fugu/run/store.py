@@ -138,7 +138,8 @@ class RunFolder:
     def discard_if_empty(self) -> None:
         """Remove the folder of a run that ended before there was anything to keep: it would be the latest run, and useless."""
         lines = self.metrics.exists() and self.metrics.stat().st_size
-        if not (lines or self.checkpoints.exists() or self.diverged.exists()):
+        ours = (self.at / ".lock").exists()  # and nothing else that took its place
+        if ours and not (lines or self.checkpoints.exists() or self.diverged.exists()):
             shutil.rmtree(self.at, ignore_errors=True)
 
     @property

@@ -171,6 +171,9 @@ class Gate:
         file, rest = split_file(name)
         copies = code.of_role(self.copies, role) if file else {}
         if Path(file).name not in copies:
+            if file and not Path(file).is_file():
+                what = f"{self.folder.path} names {_from_here(file)}, which is not there, and has no copy of it"
+                raise ConfigError(what, fix=f"Say where it is now: {FLAGS[role]} file.py{rest}, in Python {role}=")
             return name
         try:
             now: Mapping[str, bytes] = code.gathered(name)

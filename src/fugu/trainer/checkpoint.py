@@ -77,7 +77,9 @@ def save(
     folder = Path(folder)
     try:
         if not folder.is_dir():
-            folder.mkdir(parents=True)
+            if folder.name == BEST:
+                folder.parent.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)  # but not that of its run: one that is gone is not to come back with nothing else in it
             sync_folder(folder.parent)
         with _alone(folder):
             path = _write(folder, step, tensors, state, best)

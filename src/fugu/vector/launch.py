@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -14,10 +15,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from fugu.emulation.beside import known
-from fugu.errors import WorkerDied
-from fugu.vector.mail import Mailbox, pair
+from fugu.errors import WorkerDied, signal_name
+from fugu.vector.mail import GONE, Mailbox, pair
 from fugu.vector.worker import BOOT, OURS
 
+LOOK_S = 0.1
+"""how often a waiting parent looks whether its workers are alive"""
 POLITE_S = 1.0
 """how long a worker may take to close by itself"""
 
@@ -43,6 +46,19 @@ class Worker:
         self.mailbox = Mailbox(ours)
         self._ended: os.waitid_result | None = None
         self._reaped = False
+
+    def post(self, seq: int, content: bytes) -> None:
+        """Send a message as far as there is room. If the process is gone, whoever waits for its answer finds out."""
+        with contextlib.suppress(*GONE):
+            self.mailbox.post(seq, content)
+
+    def sending(self) -> bool:
+        """Send more of what there was no room for, and return True if something is left that may yet arrive."""
+        try:
+            self.mailbox.take_in()  # an answer that nobody waits for any more may be holding it up
+            return not self.mailbox.push() and not self.exited()
+        except (EOFError, *GONE):
+            return False
 
     def exited(self, wait: float = 0.0) -> bool:
         """Return True if the process is over. It stays a zombie until ``reap``, so its number cannot be given to another."""
@@ -71,13 +87,13 @@ class Worker:
         self.exited(wait=1.0)
         number = code = None
         if self._ended is None:
-            message = f"worker process {self.process.pid} is gone"
+            message = f"worker process {self.process.pid} closed its connection"
         elif self._ended.si_code == os.CLD_EXITED:
             code = self._ended.si_status
             message = f"worker process {self.process.pid} ended with exit code {code}"
         else:
             number = self._ended.si_status
-            message = f"worker process {self.process.pid} was killed by {signal.Signals(number).name}"
+            message = f"worker process {self.process.pid} was killed by {signal_name(number)}"
             if number == signal.SIGKILL:
                 message += "; if nobody killed it, the machine ran out of memory"
         return WorkerDied(
@@ -112,6 +128,18 @@ class Worker:
             self._crash.seek(0)
             return self._crash.read().decode(errors="replace")
         return ""
+
+
+def deliver(workers: Sequence[Worker], until: float) -> None:
+    """Wait until ``workers`` have room for all that was posted to them, but not beyond the time ``until``: then they are late with
+    their answers too."""
+    left = [worker for worker in workers if worker.sending()]
+    while left and (now := time.monotonic()) < until:
+        poll = select.poll()
+        for worker in left:
+            poll.register(worker.mailbox, select.POLLIN | select.POLLOUT)
+        poll.poll(1000 * min(LOOK_S, until - now))
+        left = [worker for worker in left if worker.sending()]
 
 
 def anonymous_file(name: str) -> int:
