@@ -294,9 +294,15 @@ class SelfPlay(Algorithm):
 
     def set_extra_state(self, state: Any) -> None:
         self.ratings.load_state(state["ratings"])
-        self.who = state["who"].tolist()
+        self.who = who = state["who"].tolist()
+        if not 0 < len(who) <= len(self.pool) or not all(
+            type(one) is int and 0 <= one < len(self.ratings.players) for one in who
+        ):
+            raise ValueError("its pool holds players that are not in its table")
+        returns, over = state["returns"].numpy().copy(), state["over"].numpy().copy()
+        if returns.shape == over.shape == self._over.shape:  # otherwise they are of other environments
+            self._returns, self._over = np.nan_to_num(returns.astype(float)), over.astype(bool)
         self.batches, self.rows = state["counts"].tolist()
-        self._returns, self._over = state["returns"].numpy().copy(), state["over"].numpy().copy()
         self._points = dict(zip(("score", "games"), state["points"].tolist(), strict=True))
 
 

@@ -26,7 +26,7 @@ from fugu.run.origin import note_origin, refuse_other_spaces, renew_origin
 from fugu.run.output import kept_output
 from fugu.run.run import Run
 from fugu.run.timer import Timer
-from fugu.run.trust import ROLES
+from fugu.run.trust import ROLES, SERVICE
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.callbacks import Callbacks
@@ -192,7 +192,7 @@ def go_on(run: Run, changes: Mapping[str, Any], watching: Callbacks) -> str | No
     given = dict(run.given)
     if config.log.sink != run.config.log.sink:
         given["sink"] = config.log.sink
-    run.gate.given |= given.keys()
+    run.gate.given |= {*given, *([SERVICE] if config.log.wandb != run.config.log.wandb else [])}
     run.gate.check()
     run.gate.check_links()
     refuse_other_env(run.gate, run.config)

@@ -60,7 +60,6 @@ def make_trainer(
         config.minibatches(vec.num_agents * config.passes)  # refuses impossible sizes
         if isinstance(vec, VecEnv) and device.type == "cpu":  # otherwise batches are in the memory of the GPU
             check_memory(config, vec)
-            check_network(config, vec.spec)
         algorithm = make_algorithm(config, vec, device, ranks, lambda policy: _make_ready(policy, vec, config))
         whole = fuse(algorithm, config, vec)
         envs = Envs(
@@ -90,6 +89,8 @@ def make_algorithm(
     ready: Callable[[nn.Module], None] = lambda policy: None,
 ) -> Algorithm:
     """Make the algorithm of a run. ``ready`` is called with its policy before anything is copied from it."""
+    if device.type == "cpu":
+        check_network(config, agents.spec)
     setup = Setup(
         envs=agents,
         settings=config.settings,

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from fugu import files
-from fugu.errors import ConfigError
+from fugu.errors import ConfigError, FuguError
 from fugu.trainer.checkpoint_format import (
     CheckpointError,
     check,
@@ -159,7 +159,11 @@ def fitting_into(path: Path) -> Iterator[None]:
     not fit."""
     try:
         yield
-    except (RuntimeError, KeyError) as error:
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    except FuguError:
+        raise
+    except Exception as error:  # whatever those who put it in place raise
         lines = [line.strip() for line in str(error).splitlines()]
         first = lines[1] if len(lines) > 1 else f"{type(error).__name__}: {error}"
         raise CheckpointError(

@@ -28,6 +28,7 @@ from fugu.trainer.config import TrainConfig
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.evaluate import Evaluation, Evaluator
 from fugu.trainer.interrupt import Interrupt
+from fugu.trainer.sound import check_state
 from fugu.trainer.state import OWN, load_own_state, load_state, own_state, saved_state
 from fugu.trainer.update import Clock, Update
 
@@ -84,7 +85,6 @@ class Trainer:
         self.callbacks = Callbacks()
         """who is told of updates, evaluations and checkpoints"""
         self.ended = False  # by a callback
-        """True once a callback has ended the training"""
         self._started = 0
         """updates when the environments were last started anew"""
         self._cut_off = False
@@ -380,21 +380,21 @@ class Trainer:
         saved = checkpoint.load(path)
         engine, state = self.engine, saved.state
         with checkpoint.fitting_into(path):
+            check_state(state, saved.step)
             own = dict(saved.tensors[OWN])
             engine.generator.set_state(own.pop("minibatch_generator"))
             load_state(self.algorithm, {**saved.tensors, OWN: own})
             engine.optimizer.load_state(saved.tensors["optimizer"])
+            self.score.load(state.get("score"), saved.tensors.get("score", {}))
         engine.steps, engine.updates, engine.episodes = state["steps"], state["updates"], state["episodes"]
         engine.learned = state.get("learned", engine.steps)  # earlier versions counted these alone
-        if "score" in state:  # otherwise it is of an earlier version, and counts anew
-            self.score.load(state["score"], saved.tensors["score"])
-        if state.get("best_by", RETURNS) == self._best_by:  # else they cannot be compared
-            self.best = state["best"]
+        self.best = state.get("best") if state.get("best_by", RETURNS) == self._best_by else None  # they cannot be compared
         self.evaluated, self._evaluated_at = state.get("evaluated"), state.get("evaluated_at", state["updates"])
         engine.optimizer.load_own_rate(state.get("learning_rate"), wanted=bool(self.callbacks))
         self.saved_step = self.steps
         envs = saved.tensors.get("envs") or {}
         if envs and self.source.can_snapshot and self.source.fits(envs):
-            self.source.restore(envs)
+            with checkpoint.fitting_into(path):
+                self.source.restore(envs)
         else:
-            self._restart(state["restart_seed"] if not envs else self._restart_seed)
+            self._restart(self._restart_seed if envs else state.get("restart_seed") or self._restart_seed)

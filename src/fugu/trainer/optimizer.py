@@ -15,6 +15,7 @@ from fugu.errors import ConfigError
 from fugu.ops.adam import Adam, DeviceAdam, make_adam
 from fugu.ranks import ALONE, Ranks
 from fugu.trainer.config_parts import OptimizerConfig
+from fugu.trainer.sound import check_optimizer
 
 
 class Optimizer:
@@ -97,6 +98,7 @@ class Optimizer:
         return {_prefix(name) + key: value for name, part in self.parts.items() for key, value in part.state().items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
+        check_optimizer(state)
         for name, part in self.parts.items():
             mine = {
                 key.rpartition("/")[2]: value for key, value in state.items() if key.rpartition("/")[0] == _prefix(name)[:-1]
