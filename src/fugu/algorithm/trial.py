@@ -34,7 +34,7 @@ BY_NAME = {"asdict", "astuple", "vars", "getattr", "fields"}
 MEMBERS = ("build", "source", "act", "prepare", "loss", "losses", "rates", "enough", "finish", "merit", "restarted", "Config")
 """members of the contract"""
 NEEDED = ("act", "loss")
-GROUPS = {"optimizer", "algorithm", "envs", "score"}
+GROUPS = {"optimizer", "algorithm", "envs", "score", "replay"}
 """parts of a checkpoint that are not parts of an algorithm"""
 
 
@@ -250,7 +250,9 @@ def _check_loss(name: str, member: str, found: Any, what: str) -> None:
         raise ConfigError(f"{name}: {member} must {verb} (loss, metrics), got {type(found).__name__}")
     loss, metrics = found
     if not isinstance(loss, Tensor) or loss.dim() or not loss.is_floating_point():
-        raise ConfigError(f"{name}: loss must be a scalar, got {_described(loss)}; take its mean over the rows of batch['mask']")
+        raise ConfigError(
+            f"{name}: loss must be a scalar, got {_described(loss)}; take its mean over the rows of batch['mask']"
+        )
     if not loss.isfinite():
         raise ConfigError(f"{name}: loss is {loss.item()} on rows of zeros; look for divisions by zero and logarithms of it")
     if not loss.requires_grad:
