@@ -395,7 +395,10 @@ def run(config: TrainConfig, folder: Path, resume: Path | None = None, updates: 
 def test_a_killed_run_goes_on_bit_for_bit_also_where_environments_begin_anew(env, priority, tmp_path):
     every = CheckpointConfig(every=4, keep=2)
     config = config_of(
-        env, steps=600, checkpoint=every, **{"replay.priority": priority, "replay.size": 300, "replay.ratio": 8, "vector.backend": "auto"}
+        env,
+        steps=600,
+        checkpoint=every,
+        **{"replay.priority": priority, "replay.size": 300, "replay.ratio": 8, "vector.backend": "auto"},
     )
     whole, ended = run(config, tmp_path / "whole")
     cut, _ = run(config, tmp_path / "cut", updates=23)

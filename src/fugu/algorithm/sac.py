@@ -116,7 +116,8 @@ class SAC(Algorithm):
         c = self.config = settings.sac
         self.critic = critic
         self.slow = copy.deepcopy(critic).requires_grad_(False)
-        self._weights, self._slow_weights = list(critic.parameters()), list(self.slow.parameters())
+        self._weights: list[Tensor] = list(critic.parameters())
+        self._slow_weights: list[Tensor] = list(self.slow.parameters())
         start = torch.full((), math.log(c.temperature), device=self.device)
         self.log_temperature = nn.Parameter(start, requires_grad=c.learn_temperature)
         actions = policy.distribution
