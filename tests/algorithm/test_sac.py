@@ -30,6 +30,7 @@ from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import CheckpointConfig, TrainConfig
 from fugu.trainer.config_parts import OptimizerConfig
+from fugu.trainer.evaluate import evaluate
 from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.loop import Trainer
 from fugu.trainer.optimizer import Optimizer
@@ -487,3 +488,30 @@ class Several(Bandit):
 def test_settings_are_checked(name, value):
     with pytest.raises(ConfigError, match=f"sac.{name}="):
         SACConfig(**{name: value})
+
+
+def test_a_loaded_policy_acts_in_the_bounds_and_shows_the_squashed_distribution(tmp_path):
+    settings = {"steps": 80, "hidden": (8,), "minibatch": 32, "replay.ratio": 8, "replay.start": 20, "board": "off"}
+    run = fugu.train("pendulum", algorithm="sac", runs=tmp_path, **settings)
+    policy, obs = run.policy(), np.array([0.3, -0.9, 2.0], np.float32)
+    with torch.no_grad():
+        policy.network.net.heads[0].bias[0] = 1.5  # beyond the bound before it is squashed
+    shown = policy.distribution(obs)
+    assert policy(obs) == pytest.approx(shown.mode(), abs=1e-6) and 1.5 < policy(obs)[0] < 2
+    assert policy(np.stack([obs, obs]))[1] == pytest.approx(policy(obs), abs=1e-6)
+    assert -2 < shown.mean[0] < 2 and 0 < shown.std[0] < 2 and math.isfinite(shown.log_prob(np.array([1.0], np.float32)))
+    points = np.linspace(-1.9999, 1.9999, 20_001, dtype=np.float32)[:, None]
+    density = np.exp(policy.distribution(np.repeat(obs[None], len(points), 0)).log_prob(points))
+    assert np.trapezoid(density, points[:, 0]) == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(3))
+def test_pendulum_is_swung_up_within_six_thousand_steps(seed):
+    from fugu.presets import preset
+
+    config = fugu.config.override(preset("Pendulum-v1", algorithm="sac"), {"steps": 6000, "seed": seed, "threads": 1})
+    with trained(config) as algorithm, fugu.vector.make("Pendulum-v1", 10, backend="serial") as vec:
+        found = evaluate(vec, algorithm.act, episodes=20, seed=1000 + seed, greedy=True, device=torch.device("cpu"))
+    assert found.mean > -250
