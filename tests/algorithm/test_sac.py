@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 import fugu
+import fugu.gpu
 from fugu.algorithm.sac import SAC, Judge, Judges, SACConfig, SACSettings
 from fugu.errors import ConfigError
 from fugu.policy.actor_critic import make_policy
@@ -26,6 +27,7 @@ from fugu.policy.squashed import LARGEST_LOG_STD, Squashed
 from fugu.rollout.acting import Seen
 from fugu.rollout.batch import Batch
 from fugu.rollout.config import ReplayConfig
+from fugu.rollout.device import DeviceRollout
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import CheckpointConfig, TrainConfig
@@ -515,3 +517,17 @@ def test_pendulum_is_swung_up_within_six_thousand_steps(seed):
     with trained(config) as algorithm, fugu.vector.make("Pendulum-v1", 10, backend="serial") as vec:
         found = evaluate(vec, algorithm.act, episodes=20, seed=1000 + seed, greedy=True, device=torch.device("cpu"))
     assert found.mean > -250
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["pendulum", "cartpole"])
+def test_environments_on_a_gpu_are_learned_from(env, tmp_path):
+    changes = {"vector.num_envs": 4, "replay.start": 20, "replay.ratio": 4, "minibatch": 16, "replay.priority": 0.5}
+    with fugu.gpu.emulation():
+        seen, trainer = run(
+            config_of(env, steps=120, **{"vector.backend": "device", "vector.device": "cpu", **changes}), tmp_path
+        )
+    assert isinstance(trainer.source.inner, DeviceRollout) and all(
+        math.isfinite(value) for row in seen for value in row.values()
+    )
+    assert len(seen) == (seen[-1]["steps"] - 20) * 4 // 32
