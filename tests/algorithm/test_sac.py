@@ -96,7 +96,7 @@ def made(space: gs.Space, **settings: Any) -> SAC:
     return SAC(policy, SACSettings(sac=SACConfig(**settings)), critic=critic, seed=3)
 
 
-def batch_of(space: gs.Space, segments: int = 6, horizon: int = 2) -> Batch:
+def batch_of(space: gs.Space, segments: int = 10, horizon: int = 2) -> Batch:
     random = torch.Generator().manual_seed(5)
 
     def flags(share: float, *shape: int) -> torch.Tensor:
@@ -142,7 +142,11 @@ def by_the_paper(algorithm: SAC, batch: Batch) -> list[float]:
     acts = [bool(batch["mask"][s, t + 1] if t + 1 < batch.horizon else batch["acts_after"][s]) for s, t in flat]
     over = [bool(batch["terminated"][s, t] | batch["truncated"][s, t]) for s, t in flat]
     use = [i for i, (s, t) in enumerate(flat) if batch["mask"][s, t] and (over[i] or acts[i])]
-    assert 2 < len(use) < len(flat)
+    assert (
+        2 < len(use) < len(flat)
+        and any(batch["truncated"][flat[i]] for i in use)
+        and any(batch["terminated"][flat[i]] for i in use)
+    )
     alpha = algorithm.log_temperature.detach().exp()
 
     def pi(rows: torch.Tensor) -> torch.Tensor:
@@ -254,7 +258,7 @@ def test_rows_count_by_their_importance_and_errors_go_back_as_priorities():
     from fugu.rollout.batch import Origin
 
     whole = Batch(
-        {**batch.columns, "importance": torch.linspace(0, 1, 6)},
+        {**batch.columns, "importance": torch.linspace(0, 1, 10)},
         batch.once,
         Origin(lambda columns, which: taken.update(columns)),
     )
@@ -262,9 +266,9 @@ def test_rows_count_by_their_importance_and_errors_go_back_as_priorities():
     rows = algorithm._rows(batch)
     error = algorithm.critic(algorithm._seen(rows.obs), None).gather(-1, rows.action.expand(2, -1, -1)).squeeze(-1)
     error = (error - algorithm._target(batch, rows)) * rows.valid
-    weight = torch.linspace(0, 1, 6).repeat_interleave(2) / rows.valid.sum()
+    weight = torch.linspace(0, 1, 10).repeat_interleave(2) / rows.valid.sum()
     assert loss == pytest.approx((0.5 * weight * error.square()).sum().item(), rel=1e-5)
-    torch.testing.assert_close(taken["priority"], error.detach().abs().mean(0).view(6, 2).mean(1))
+    torch.testing.assert_close(taken["priority"], error.detach().abs().mean(0).view(10, 2).mean(1))
 
 
 # --- known optima ---
