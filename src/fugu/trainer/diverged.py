@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fugu import files
 from fugu.errors import FuguError
 from fugu.rollout.batch import Batch
 
@@ -25,12 +26,10 @@ class Diverged(FuguError):
 
     def save(self, path: Path) -> None:
         """Write the minibatch it happened on, with the losses and this message as metadata."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         columns = {name: column.detach().cpu().contiguous() for name, column in self.batch.columns.items()}
-        save_file(
-            columns, path, metadata={"message": str(self), **{name: f"{value:g}" for name, value in self.metrics.items()}}
-        )
+        files.write(path, save(columns, {"message": str(self), **{name: f"{value:g}" for name, value in self.metrics.items()}}))
 
 
 def likely_cause(batch: Batch, policy: nn.Module) -> str:
