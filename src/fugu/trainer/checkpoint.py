@@ -212,6 +212,10 @@ def _write_pages(folder: Path, pages: Sequence[Page]) -> None:
     """Write the pages that are not there; each is noted in its ``file``."""
     if not pages:
         return
+    if (folder / PAGES).is_symlink():
+        raise CheckpointError(
+            f"{folder / PAGES} is a link, and rows would be written, and deleted, elsewhere; replace it with a folder"
+        )
     (folder / PAGES).mkdir(exist_ok=True)
     for page in pages:
         if page.file is not None:
@@ -228,7 +232,7 @@ def _write_pages(folder: Path, pages: Sequence[Page]) -> None:
 
 def _drop_pages(folder: Path) -> None:
     """Delete the pages that no checkpoint names."""
-    if not (folder / PAGES).is_dir():
+    if not (folder / PAGES).is_dir() or (folder / PAGES).is_symlink():
         return
     named: set[str] = set()
     for path in _checkpoints(folder):
