@@ -32,6 +32,7 @@ from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import CheckpointConfig, TrainConfig
 from fugu.trainer.config_parts import OptimizerConfig
+from fugu.trainer.diverged import Diverged
 from fugu.trainer.evaluate import evaluate
 from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.loop import Trainer
@@ -535,3 +536,11 @@ def test_environments_on_a_gpu_are_learned_from(env, tmp_path):
         math.isfinite(value) for row in seen for value in row.values()
     )
     assert len(seen) == (seen[-1]["steps"] - 20) * 4 // 32
+
+
+def test_a_training_that_diverges_ends_with_advice_for_sac(tmp_path):
+    changes = {"optimizer.learning_rate": 1e30, "replay.ratio": 8, "replay.start": 50, "minibatch": 32}
+    with pytest.raises(Diverged, match="lower --optimizer.learning-rate") as caught:
+        run(config_of("pendulum", steps=300, **changes), tmp_path)
+    assert "ppo" not in str(caught.value)
+    caught.value.save(tmp_path / "diverged.safetensors")
