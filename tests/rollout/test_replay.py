@@ -319,17 +319,17 @@ def test_it_goes_on_from_what_was_kept(priority, calls):
     def after(replay: Replay, batch: Any) -> None:
         batch.hand_back(priority=torch.from_numpy(random.random(batch.segments)), twice=torch.rand(batch.segments, 3))
 
-    written: dict[int, Any] = {}
+    written: list[Any] = []
     for number in range(calls):
         after(one, one.next(Actor(act)).batch)
-        if number % 7 == 0:
-            for page in one.kept().pages:
+        if number % 7 == 0 or number == calls - 1:
+            kept = one.kept()
+            for page in kept.pages:
                 if page.file is None:
-                    page.file, written[id(page)] = {"name": id(page)}, copy.deepcopy(page.columns())
-    kept = one.kept()
-    for page in kept.pages:
-        written.setdefault(id(page), page.columns())
-    other.remember(kept.tensors, [Page(lambda page=page: written[id(page)], page.file) for page in kept.pages])
+                    page.file = {"number": len(written)}
+                    written.append(copy.deepcopy(page.columns()))
+    files = [page.file["number"] for page in kept.pages]
+    other.remember(kept.tensors, [Page(lambda file=file: written[file], {"number": file}) for file in files])
     one.restart(50), other.restart(50)
     for _ in range(5):
         found, again = one.next(Actor(act)), other.next(Actor(act))
