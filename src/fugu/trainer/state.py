@@ -14,6 +14,8 @@ from fugu.trainer.sound import check_moments, check_numbers, put
 
 OWN = "algorithm"
 """group of state that belongs to no part: tensors of the algorithm itself, and generators"""
+REPLAY = "replay"
+"""group of what a source remembers beside its environments"""
 _EXTRA = "_extra_state"
 
 
