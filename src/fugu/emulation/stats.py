@@ -49,6 +49,37 @@ class EpisodeLog(NamedTuple):
     """name or kind of agents -> their episodes, mean return and mean length; empty where agents have no names"""
 
 
+def together(logs: Sequence[EpisodeLog]) -> EpisodeLog:
+    """Return the episodes of several looks as one look would have shown them."""
+    if len(logs) == 1:
+        return logs[0]
+
+    def mean(numbers: Sequence[tuple[float, float]]) -> float:
+        return sum(count * number for count, number in numbers) / max(sum(count for count, _ in numbers), 1)
+
+    def means(kind: str) -> dict[str, float]:
+        names = dict.fromkeys(name for log in logs for name in getattr(log, kind))
+        return {name: mean([(log.episodes, getattr(log, kind).get(name, 0.0)) for log in logs]) for name in names}
+
+    def counted(kind: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name in dict.fromkeys(name for log in logs for name in getattr(log, kind)):
+            rows = [getattr(log, kind)[name] for log in logs if name in getattr(log, kind)]
+            parts = range(1, len(rows[0]))
+            found[name] = (sum(row[0] for row in rows), *(mean([(row[0], row[part]) for row in rows]) for part in parts))
+        return found
+
+    return EpisodeLog(
+        sum(log.episodes for log in logs),
+        mean([(log.episodes, log.mean_return) for log in logs]),
+        mean([(log.episodes, log.mean_length) for log in logs]),
+        means("mean_values"),
+        means("mean_costs"),
+        counted("infos"),
+        counted("agents"),
+    )
+
+
 def check_logged(names: Sequence[str], drained: Drained | None, spec: EnvSpec) -> None:
     """Refuse names that environments which keep their own statistics, and have ``drained`` them, do not log: they have no other
     infos."""

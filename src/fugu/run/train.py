@@ -129,7 +129,7 @@ def begin(config: TrainConfig, root: Path, name: str | None, label: Label, watch
         stack.callback(folder.discard_if_empty)
         stack.enter_context(folder.lock())
         write_whole(folder.config, text)
-        announce(config, folder)
+        announce(config, folder, trainer.source.note)
         note_origin(folder, config, trainer.source.vec)
         trainer.folder = folder.checkpoints
         trainer.start()
@@ -200,7 +200,7 @@ def go_on(run: Run, changes: Mapping[str, Any], watching: Callbacks) -> str | No
     with ExitStack() as stack:
         stack.enter_context(failure.explained())
         stack.enter_context(run.folder.lock())
-        path = checkpoint.find(run.folder.checkpoints, "latest")
+        path = checkpoint.find(run.folder.checkpoints, "latest", whole=True)
         output = stack.enter_context(kept_output(config.log))
         timer = Timer()
         trainer = make_trainer(config.from_checkpoint(), run.folder.checkpoints, timer)

@@ -57,7 +57,6 @@ def make_trainer(
         torch.set_float32_matmul_precision("highest" if config.precision == "float32" else "high")
     vec = _vec_on_device(config, device) or make_vec(config)
     try:
-        config.minibatches(vec.num_agents * config.passes)  # refuses impossible sizes
         if isinstance(vec, VecEnv) and device.type == "cpu":  # otherwise batches are in the memory of the GPU
             check_memory(config, vec)
             check_network(config, vec.spec)
@@ -67,6 +66,7 @@ def make_trainer(
             vec=vec,
             horizon=config.horizon,
             passes=config.passes,
+            minibatch=config.minibatch,
             device=device,
             clock=clock,
             name=config.algorithm,

@@ -13,6 +13,8 @@ from fugu.rollout.acting import generators
 
 OWN = "algorithm"
 """group of state that belongs to no part: tensors of the algorithm itself, and generators"""
+REPLAY = "replay"
+"""group of what a source remembers beside its environments"""
 _EXTRA = "_extra_state"
 
 
