@@ -14,6 +14,7 @@ from gymnasium import spaces as gs
 from fugu.algorithm.config_dreamer import DreamerConfig
 from fugu.algorithm.dreamer import Dreamer, arrived
 from fugu.algorithm.parts.imagined import ReturnScale, imagine, lambda_returns
+from fugu.algorithm.settings import DreamerSettings
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
 from fugu.policy.config_world import SIZES
@@ -36,10 +37,14 @@ def one_thread() -> Iterator[None]:
 def made(action: gs.Space | None = None, **settings: Any) -> Dreamer:
     torch.manual_seed(0)
     world = World(gs.Box(-1, 1, (3,)), action or gs.Discrete(2), SIZES["tiny"], PolicyConfig())
-    dreamer = Dreamer(world, DreamerConfig(**{"size": "tiny", "starts": 8, "ahead": 4, **settings}), seed=3)
+    dreamer = Dreamer(world, _settings(**settings), seed=3)
     for head in (dreamer.critic, dreamer.slow, world.reward_head, world.actor):  # some start at zero
         torch.nn.init.normal_(head.out.weight, std=0.3)
     return dreamer
+
+
+def _settings(**settings: Any) -> DreamerSettings:
+    return DreamerSettings(dreamer=DreamerConfig(**{"size": "tiny", "starts": 8, "ahead": 4, **settings}))
 
 
 def batch_of(dreamer: Dreamer) -> Batch:

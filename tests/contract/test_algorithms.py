@@ -55,6 +55,7 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "dreamer": {
         "minibatch": None,
         "epochs": 1,
+        "replay": {"size": 4096, "start": 100, "ratio": 1, "every": 8},
         "dreamer": {"size": "tiny", "ahead": 2, "starts": 0},
         "optimizer": OptimizerConfig(name="laprop", learning_rate=1e-3),
     },

@@ -8,13 +8,13 @@ In: segments with ``action`` and what ``act`` carried before their first row: th
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fugu.algorithm.config_dreamer import DreamerConfig
 from fugu.algorithm.contract import Algorithm, Metrics
 from fugu.algorithm.parts.imagined import ReturnScale, imagine, lambda_returns, value_loss
 from fugu.algorithm.settings import DreamerSettings
@@ -25,6 +25,8 @@ from fugu.policy.world import BINS, LAYERS, Believed, World
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.acting import Act, Carry, Seen
 from fugu.rollout.batch import Batch
+from fugu.rollout.envs import Envs
+from fugu.rollout.source import Source
 
 WEIGHTS = {"representation": 0.1}
 """weights of the model's losses, where they are not 1: observed states are pulled towards expected ones less than the reverse"""
@@ -58,20 +60,23 @@ class Dreamer(Algorithm):
     Config = DreamerSettings
     policy: World
 
-    def __init__(self, world: World, config: DreamerConfig, *, seed: int = 0, ranks: Ranks = ALONE) -> None:
-        super().__init__(world, config, seed=seed, ranks=ranks)
-        self.config = config
+    def __init__(self, world: World, settings: DreamerSettings, *, seed: int = 0, ranks: Ranks = ALONE) -> None:
+        super().__init__(world, settings, seed=seed, ranks=ranks)
+        self.config = settings.dreamer
         self.critic = Head(world.size.state, world.size.units, LAYERS, BINS, 0.0).to(self.device)
         self.slow = copy.deepcopy(self.critic).requires_grad_(False)
         self.scale = ReturnScale(ranks).to(self.device)
 
     @classmethod
     def build(cls, setup: Setup) -> Dreamer:
-        config = setup.settings.dreamer
+        size = SIZES[setup.settings.dreamer.size]
         spaces = setup.envs.observation_space, setup.envs.action_space
-        world = setup.finished(seeded(setup.seeds.weights, lambda: World(*spaces, SIZES[config.size], setup.net)))
-        make = lambda: cls(world, config, seed=setup.seeds.act, ranks=setup.ranks)  # noqa: E731
+        world = setup.finished(seeded(setup.seeds.weights, lambda: World(*spaces, size, setup.net)))
+        make = lambda: cls(world, setup.settings, seed=setup.seeds.act, ranks=setup.ranks)  # noqa: E731
         return seeded(setup.seeds.critic, make)
+
+    def source(self, envs: Envs) -> Source:
+        return envs.replay(self, self.settings.replay)
 
     # --- playing ---
 
@@ -113,6 +118,10 @@ class Dreamer(Algorithm):
     def prepare(self, batch: Batch, progress: float | Tensor) -> Batch:
         self.policy.take_in(batch["obs"], batch["mask"])
         return batch
+
+    def losses(self, batch: Batch) -> Iterator[tuple[Tensor, Metrics]]:
+        yield self.loss(batch)
+        self._follow()
 
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         world, c = self.policy, self.config
@@ -168,6 +177,7 @@ class Dreamer(Algorithm):
         policy = -(weight * (logprob * advantage + c.entropy * entropy)).mean() * share
         critic = (weight * value_loss(world, self.critic, self.slow, features, returns)).mean() * share
         found = {"policy": policy, "value": critic, "entropy": entropy.mean() * share, "return": returns.mean() * share}
+        found["return_scale"] = self.scale() * share
         return policy + critic, {f"loss/{name}": number.detach() for name, number in found.items()}
 
     def _replayed_value(self, features: Tensor, rows: Arrived, goes_on: Tensor) -> Tensor:
@@ -179,9 +189,9 @@ class Dreamer(Algorithm):
         return torch.where(rows.acted, loss, 0.0).sum()
 
     @torch.no_grad()
-    def finish(self, batch: Batch) -> Metrics:
+    def _follow(self) -> None:
+        """Move the slow critic a little towards the other."""
         torch._foreach_lerp_(list(self.slow.parameters()), list(self.critic.parameters()), SLOW)
-        return {"loss/return_scale": self.scale()}
 
 
 def arrived(batch: Batch) -> Arrived:

@@ -19,6 +19,7 @@ from fugu.algorithm.find import algorithm_class, is_own
 from fugu.config import fixed
 from fugu.emulation.place import cached_by_meaning
 from fugu.errors import ConfigError
+from fugu.rollout.config import ReplayConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +84,8 @@ class TokenPPOSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class DreamerSettings(Settings):
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    """Rows that are kept and drawn again"""
     dreamer: DreamerConfig = field(default_factory=DreamerConfig)
     """World model and behaviour"""
 

@@ -130,10 +130,13 @@ class World(nn.Module):
             losses["allowed"] = allowed.sum(-1)
         return losses
 
-    def follow(self, deter: Tensor, stoch: Tensor, action: Tensor, generator: Generator | None) -> tuple[Tensor, Tensor]:
-        """Return the state that follows when ``action [rows, dims]`` is taken, as the model expects it."""
+    def follow(
+        self, deter: Tensor, stoch: Tensor, action: Tensor, generator: Generator | None, *, greedy: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Return the state that follows when ``action [rows, dims]`` is taken, as the model expects it; ``greedy``: the most probable
+        one."""
         deter = self.rssm.step(deter, stoch, self.rssm.from_action(self.action_input(action)))
-        return deter, draw(self.rssm.prior(deter), generator)
+        return deter, draw(self.rssm.prior(deter), generator, greedy=greedy)
 
     def reward(self, features: Tensor) -> Tensor:
         return self.two_hot.mean(self.reward_head(features))
