@@ -165,8 +165,8 @@ class Dreamer(Algorithm):
         dream = imagine(world, deter, stoch, c.ahead, self.generator, masked=rows.action_mask is not None)
         features, action = dream.features[:-1], dream.action[:-1]
         mask = None if dream.action_mask is None else dream.action_mask[:-1]
+        logits, value, slow = self._judged(dream.features)
         with torch.no_grad():
-            value = world.two_hot.mean(self.critic(dream.features))
             returns = lambda_returns(dream.reward, value, dream.goes_on, c.lam)
             goes_on = torch.cat([(valid & ~ended).float()[None], dream.goes_on[1:-1]])
             weight = goes_on.cumprod(0)
@@ -175,18 +175,24 @@ class Dreamer(Algorithm):
         logprob, entropy = world.distribution.evaluate(world.params(features, mask), action, mask)
         share = 1 / self.ranks.size
         policy = -(weight * (logprob * advantage + c.entropy * entropy)).mean() * share
-        critic = (weight * value_loss(world, self.critic, self.slow, features, returns)).mean() * share
+        critic = (weight * value_loss(world.two_hot, logits[:-1], slow[:-1], returns)).mean() * share
         found = {"policy": policy, "value": critic, "entropy": entropy.mean() * share, "return": returns.mean() * share}
         found["return_scale"] = self.scale() * share
         return policy + critic, {f"loss/{name}": number.detach() for name, number in found.items()}
 
     def _replayed_value(self, features: Tensor, rows: Arrived, goes_on: Tensor) -> Tensor:
         """Return the sum of the critic's losses on replayed rows; its gradient goes into the model."""
+        logits, value, slow = self._judged(features)
         with torch.no_grad():
-            value = self.policy.two_hot.mean(self.critic(features))
             returns = lambda_returns(rows.reward, value, goes_on, self.config.lam * (1 - rows.last.float()))
-        loss = value_loss(self.policy, self.critic, self.slow, features[:-1], returns)
+        loss = value_loss(self.policy.two_hot, logits[:-1], slow[:-1], returns)
         return torch.where(rows.acted, loss, 0.0).sum()
+
+    def _judged(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what the critic says of states: logits with gradient, the values they mean, and those of its slow copy."""
+        logits, mean = self.critic(features), self.policy.two_hot.mean
+        with torch.no_grad():
+            return logits, mean(logits.detach()), mean(self.slow(features))
 
     @torch.no_grad()
     def _follow(self) -> None:

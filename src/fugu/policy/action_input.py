@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fugu.policy.distribution import Distribution
 
@@ -26,9 +25,7 @@ class ActionInput(nn.Module):
 
     def forward(self, action: Tensor) -> Tensor:
         parts: list[Tensor] = []
-        if self.heads == 1:
-            parts.append(F.one_hot(action[..., 0].long(), self.choices).float())
-        elif self.heads:
+        if self.heads:
             zeros = torch.zeros(*action.shape[:-1], self.choices, device=action.device)
             parts.append(zeros.scatter_(-1, action[..., : self.heads].long() + self.begin, 1.0))
         if self.heads < action.shape[-1]:

@@ -129,7 +129,7 @@ def draw(chance: Tensor, generator: Generator | None, *, greedy: bool = False) -
     plain = chance.detach()
     if not greedy:
         plain = plain / torch.empty_like(plain).exponential_(generator=generator)  # the largest is a fair draw
-    one_hot = F.one_hot(plain.argmax(-1), chance.shape[-1]).to(chance.dtype)
+    one_hot = torch.zeros_like(plain).scatter_(-1, plain.argmax(-1, keepdim=True), 1.0)  # torch's one_hot looks for errors first
     if chance.requires_grad:
         one_hot = one_hot + chance - chance.detach()
     return one_hot.flatten(-2)

@@ -1,4 +1,4 @@
-"""Dreamer (``--algorithm dreamer``), for few steps of a slow environment: settings for any, and those of environments it was tried on."""
+"""Dreamer (``--algorithm dreamer``), for few steps of slow environments: settings for any, and those of some it was tried on."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from fugu.policy.rssm import Head
+from fugu.policy.symlog import TwoHot
 from fugu.policy.world import World
 from fugu.ranks import ALONE, Ranks
 
@@ -86,9 +86,6 @@ class ReturnScale(nn.Module):
         self.high.lerp_(high, self.RATE)
 
 
-def value_loss(world: World, critic: Head, slow: Head, features: Tensor, returns: Tensor) -> Tensor:
-    """Return the critic's loss ``[*batch]``: towards ``returns``, and not far from what its slow copy says."""
-    logits = critic(features)
-    with torch.no_grad():
-        steady = world.two_hot.mean(slow(features))
-    return world.two_hot.loss(logits, returns) + world.two_hot.loss(logits, steady)
+def value_loss(two_hot: TwoHot, logits: Tensor, slow: Tensor, returns: Tensor) -> Tensor:
+    """Return the critic's loss ``[*batch]``: towards ``returns``, and not far from ``slow``, the values of its slow copy."""
+    return two_hot.loss(logits, returns) + two_hot.loss(logits, slow)
