@@ -8,6 +8,7 @@ from gymnasium import spaces as gs
 from torch.distributions import Categorical, kl_divergence
 from torch.nn import functional as F
 
+from fugu.ops.norm import EPSILON
 from fugu.policy import rssm
 from fugu.policy.action_input import ActionInput
 from fugu.policy.config_world import SIZES
@@ -48,7 +49,7 @@ def test_a_step_is_that_of_a_gated_unit_with_dense_weights(model):
     common = torch.cat([model.from_deter(deter), model.from_stoch(stoch), action], -1)
     own, shared = model.mix.weight[:, :width], model.mix.weight[:, width:]
     mixed = deter @ torch.block_diag(*own) + common @ torch.cat(list(shared), 1) + model.mix.bias.flatten()
-    mixed = F.silu(F.rms_norm(mixed, (SIZE.deter,), model.mix_scale, rssm.EPSILON))
+    mixed = F.silu(F.rms_norm(mixed, (SIZE.deter,), model.mix_scale, EPSILON))
     weights, biases = model.gates.weight.unflatten(-1, (3, width)), model.gates.bias.view(blocks, 3, width)
     reset, candidate, update = (mixed @ torch.block_diag(*weights[:, :, i]) + biases[:, i].flatten() for i in range(3))
     share = torch.sigmoid(update - 1)

@@ -14,13 +14,12 @@ from itertools import pairwise
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.nn import functional as F
 
+from fugu.ops.norm import norm_silu
 from fugu.policy.config_world import WorldSize
 
 UNIMIX = 0.01
 """share of a distribution that is spread evenly"""
-EPSILON = 1e-4
 
 
 class Layer(nn.Module):
@@ -32,7 +31,7 @@ class Layer(nn.Module):
         self.scale = nn.Parameter(torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        return normed(self.linear(x), self.scale)
+        return norm_silu(self.linear(x), self.scale)
 
 
 class Head(nn.Module):
@@ -81,7 +80,7 @@ class RSSM(nn.Module):
         common = torch.cat([self.from_deter(deter), self.from_stoch(stoch), action], -1)
         own = self._split(deter)
         mixed = self._join(self.mix(torch.cat([own, common.expand(self.blocks, *common.shape)], -1)))
-        gates = self.gates(self._split(normed(mixed, self.mix_scale)))
+        gates = self.gates(self._split(norm_silu(mixed, self.mix_scale)))
         reset, candidate, update = (self._join(part) for part in gates.chunk(3, -1))
         return torch.lerp(deter, torch.tanh(reset.sigmoid() * candidate), torch.sigmoid(update - 1))
 
@@ -91,7 +90,7 @@ class RSSM(nn.Module):
 
     def posterior(self, deter: Tensor, seen: Tensor) -> Tensor:
         """Return them after an observation; ``seen`` is ``self.seen`` of its features."""
-        return self._mixed(self.posterior_out(normed(self.expected(deter) + seen, self.seen_scale)))
+        return self._mixed(self.posterior_out(norm_silu(self.expected(deter) + seen, self.seen_scale)))
 
     def observe(
         self, features: Tensor, action: Tensor, first: Tensor, deter: Tensor, stoch: Tensor, generator: Generator | None
@@ -129,7 +128,9 @@ def draw(chance: Tensor, generator: Generator | None, *, greedy: bool = False) -
     plain = chance.detach()
     if not greedy:
         plain = plain / torch.empty_like(plain).exponential_(generator=generator)  # the largest is a fair draw
-    one_hot = torch.zeros_like(plain).scatter_(-1, plain.argmax(-1, keepdim=True), 1.0)  # torch's one_hot looks for errors first
+    one_hot = torch.zeros_like(plain).scatter_(
+        -1, plain.argmax(-1, keepdim=True), 1.0
+    )  # torch's one_hot looks for errors first
     if chance.requires_grad:
         one_hot = one_hot + chance - chance.detach()
     return one_hot.flatten(-2)
@@ -138,10 +139,6 @@ def draw(chance: Tensor, generator: Generator | None, *, greedy: bool = False) -
 def divergence(p: Tensor, q: Tensor) -> Tensor:
     """Return ``KL(p || q) [*batch]``, summed over the variables."""
     return (p * (p.log() - q.log())).sum((-2, -1))
-
-
-def normed(x: Tensor, scale: Tensor) -> Tensor:
-    return F.silu(F.rms_norm(x, scale.shape, scale, EPSILON))
 
 
 def layers_of(sizes: Sequence[int]) -> list[Layer]:
