@@ -59,6 +59,7 @@ CASES: Mapping[str, Mapping[str, Any]] = {
         "dreamer": {"size": "tiny", "ahead": 2, "starts": 0},
         "optimizer": OptimizerConfig(name="laprop", learning_rate=1e-3),
     },
+    "sac": {"replay": {"size": 600, "start": 40, "ratio": 2, "every": 2, "priority": 0.6, "newest": 0.25}},
     "a2c": {},
     "own": {},
 }
@@ -68,8 +69,9 @@ CHANGED = {
     "ppo": "ppo.clip=0.1",
     "own": "my_algo.entropy=0.02",
     "a2c": "a2c.entropy=0.02",
-    "safe_ppo": "safe.ki=0.1",
+    "sac": "sac.tau=0.1",
     "dreamer": "dreamer.entropy=0.001",
+    "safe_ppo": "safe.ki=0.1",
 }
 """algorithm -> a setting of its own that a run may change when it goes on"""
 

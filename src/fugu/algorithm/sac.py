@@ -116,6 +116,8 @@ class SAC(Algorithm):
         c = self.config = settings.sac
         self.critic = critic
         self.slow = copy.deepcopy(critic).requires_grad_(False)
+        self._weights: list[Tensor] = list(critic.parameters())
+        self._slow_weights: list[Tensor] = list(self.slow.parameters())
         start = torch.full((), math.log(c.temperature), device=self.device)
         self.log_temperature = nn.Parameter(start, requires_grad=c.learn_temperature)
         actions = policy.distribution
@@ -157,9 +159,9 @@ class SAC(Algorithm):
         rows = self._rows(batch)
         target = self._target(batch, rows)
         yield self._critic_loss(batch, rows, target)
-        self.critic.requires_grad_(False)  # the policy's gradient passes through it
+        self._let_learn(False)  # the policy's gradient passes through the critics
         loss, entropy = self._policy_loss(rows)
-        self.critic.requires_grad_(True)
+        self._let_learn(True)
         mean_entropy = (rows.weight * entropy.detach()).sum()
         yield loss, {"loss/policy": loss.detach(), "loss/entropy": mean_entropy}
         if self.config.learn_temperature:
@@ -250,7 +252,11 @@ class SAC(Algorithm):
     @torch.no_grad()
     def _follow(self) -> None:
         """Let the slow critics come a little closer."""
-        torch._foreach_lerp_(list(self.slow.parameters()), list(self.critic.parameters()), self.config.tau)
+        torch._foreach_lerp_(self._slow_weights, self._weights, self.config.tau)
+
+    def _let_learn(self, learn: bool) -> None:
+        for weight in self._weights:
+            weight.requires_grad = learn
 
 
 def _next(batch: Batch, name: str) -> Tensor | None:
