@@ -38,9 +38,12 @@ def dreamer(env: str, env_kwargs: Mapping[str, Any] | None = None, **changes: An
 
 def _cartpole() -> TrainConfig:
     return dreamer(
-        "CartPole-v1", steps=8_000, target=475.0, eval=EvalConfig(every=125, episodes=20, greedy=True),
-        checkpoint=CheckpointConfig(every=500),
-    )  # fmt: skip
+        "CartPole-v1",
+        steps=8_000,
+        target=475.0,
+        replay=ReplayConfig(size=100_000, start=400, ratio=256),
+        eval=EvalConfig(every=250, episodes=20, greedy=True),
+    )
 
 
 PRESETS: Mapping[str, Callable[[], TrainConfig]] = {"CartPole-v1": _cartpole}
