@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import json
 import os
 import subprocess
@@ -54,10 +55,8 @@ def train_one(env: str, seed: int, changes: dict[str, Any], minutes: float) -> d
 
     try:
         trainer.start()
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             trainer.run(report, Interrupt())
-        except KeyboardInterrupt:
-            pass
         spent = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
         reached = config.target is not None and bool(curve) and curve[-1][1] >= config.target
         with fugu.vector.make(config.env, 20, env_kwargs=dict(config.env_kwargs), backend="serial") as vec:
