@@ -69,7 +69,7 @@ def test_ten_steps_ahead_are_foreseen_where_nothing_is_random():
         seen, _ = observed(world, place[:5], action[:5], generator)
         deter, stoch = seen.deter[-1], seen.stoch[-1]
         for t in range(5, 5 + AHEAD):
-            deter, stoch = world.follow(deter, stoch, action[t, :, None], generator, greedy=True)
+            deter, stoch = world.follow(deter, stoch, F.one_hot(action[t], 2).float(), generator, greedy=True)
             features = torch.cat([deter, stoch], -1)
             right = world.decoder.shown(features)[0].argmax(-1) == place[t]
             assert right.float().mean() >= 0.99, t
@@ -83,7 +83,7 @@ def test_what_is_random_is_as_uncertain_to_the_model_as_it_is():
     with torch.no_grad():
         seen, leaves = observed(world, place, action, generator)
         losses = world.losses(seen, leaves, rewarded(place), torch.full(place.shape, 0.99), None, 0.0)
-        deter, stoch = world.follow(seen.deter[-2], seen.stoch[-2], action[-1, :, None], generator)
+        deter, stoch = world.follow(seen.deter[-2], seen.stoch[-2], F.one_hot(action[-1], 2).float(), generator)
         shown = world.decoder.shown(torch.cat([deter, stoch], -1))[0].argmax(-1)
     entropy = -(SLIP * math.log(SLIP) + (1 - SLIP) * math.log(1 - SLIP))
     bound = (losses["dynamics"] + losses["observation"])[1:].mean().item()

@@ -65,7 +65,11 @@ def test_a_leaf_is_compared_with_what_was_seen(space: gs.Space, loss: Any, truth
     decoder, leaves, samples, features = made(space)
     found, shown = decoder(features, leaves), decoder.shown(features)[0]
     for i, sample in enumerate(samples):
-        expected = loss(shown[i].detach().double().numpy(), np.asarray(truth(sample), float))
+        seen = np.asarray(truth(sample), float)
+        if shown.dim() == 4:  # channels first
+            seen = seen.reshape(sample.shape)
+            seen = seen.reshape(-1, *shown.shape[2:]) if sample.shape[-1] != shown.shape[1] else seen.transpose(2, 0, 1)
+        expected = loss(shown[i].detach().double().numpy(), seen)
         assert math.isclose(found[i].item(), expected, rel_tol=1e-4)
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fugu.algorithm.contract import Algorithm, Metrics
 from fugu.algorithm.parts.imagined import ReturnScale, imagine, lambda_returns, value_loss
@@ -23,7 +22,7 @@ from fugu.policy.config_world import SIZES
 from fugu.policy.rssm import Head, draw
 from fugu.policy.world import BINS, LAYERS, Believed, World
 from fugu.ranks import ALONE, Ranks
-from fugu.rollout.acting import Act, Carry, Seen
+from fugu.rollout.acting import Act, Seen
 from fugu.rollout.batch import Batch
 from fugu.rollout.envs import Envs
 from fugu.rollout.source import Source
@@ -82,21 +81,11 @@ class Dreamer(Algorithm):
 
     @torch.inference_mode()
     def act(self, seen: Seen) -> Act:
-        world, rows = self.policy, len(seen.first)
+        world, actions = self.policy, self.policy.distribution
         generator = seen.generator or self.generator
-        keep = ~seen.first[:, None]
-        carry = seen.carry or {
-            "deter": torch.zeros(rows, world.size.deter, dtype=torch.float16, device=self.device),
-            "stoch": torch.zeros(rows, world.size.stoch, dtype=torch.uint8, device=self.device),
-            "before": torch.zeros(rows, world.action_input.size, device=self.device),
-        }
-        rssm = world.rssm
-        features = world.encoded(world.encoder(world.leaves(seen.obs)))
-        deter, stoch = self._state(carry)
-        deter = rssm.step(deter * keep, stoch * keep, rssm.from_action(carry["before"] * keep))
-        stoch = draw(rssm.posterior(deter, rssm.seen(features)), generator, greedy=seen.greedy)
-        params = world.params(torch.cat([deter, stoch], -1), seen.action_mask)
-        actions = world.distribution
+        deter, stoch = self._believed(seen, generator)
+        features = torch.cat([deter, stoch], -1)
+        params = world.params(features, seen.action_mask)
         if seen.greedy:
             action = actions.mode(params, seen.action_mask)
         else:
@@ -106,11 +95,31 @@ class Dreamer(Algorithm):
             before = before * seen.mask[:, None]
         classes = stoch.unflatten(-1, (-1, world.size.classes)).argmax(-1)
         after = {"deter": deter.half(), "stoch": classes.byte(), "before": before}
-        return Act(actions.to_env(action), after, {"action": action})
+        columns = {"action": action}
+        if not seen.training:
+            columns["value"] = world.two_hot.mean(self.critic(features))
+        return Act(actions.to_env(action), after, columns)
 
-    def _state(self, carry: Carry | Batch) -> tuple[Tensor, Tensor]:
-        """Return the state that is carried, as networks read it."""
-        return carry["deter"].float(), F.one_hot(carry["stoch"].long(), self.policy.size.classes).flatten(-2).float()
+    @torch.inference_mode()
+    def params(self, seen: Seen) -> Tensor:
+        """Return the parameters of ``policy.distribution`` on these rows."""
+        state = self._believed(seen, seen.generator or self.generator)
+        return self.policy.params(torch.cat(state, -1), seen.action_mask)
+
+    def _believed(self, seen: Seen, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return the state after these rows, ``deter`` and ``stoch``."""
+        world, rows = self.policy, len(seen.first)
+        keep = ~seen.first[:, None]
+        carry = seen.carry or {
+            "deter": torch.zeros(rows, world.size.deter, dtype=torch.float16, device=self.device),
+            "stoch": torch.zeros(rows, world.size.stoch, dtype=torch.uint8, device=self.device),
+            "before": torch.zeros(rows, world.action_input.size, device=self.device),
+        }
+        rssm = world.rssm
+        features = world.encoded(world.encoder(world.leaves(seen.obs)))
+        deter, stoch = world.state(carry)
+        deter = rssm.step(deter * keep, stoch * keep, rssm.from_action(carry["before"] * keep))
+        return deter, draw(rssm.posterior(deter, rssm.seen(features)), generator, greedy=seen.greedy)
 
     # --- learning ---
 
@@ -147,7 +156,7 @@ class Dreamer(Algorithm):
         leaves = world.leaves(rows.obs.flatten(0, 1))
         done = world.action_input(by_time(batch["action"])[: len(rows.acted)]) * rows.acted.unsqueeze(-1)
         before = torch.cat([batch["before"][None], done])
-        deter, stoch = self._state(batch)
+        deter, stoch = world.state(batch.columns)
         if not self.config.stored_states:
             deter, stoch = torch.zeros_like(deter), torch.zeros_like(stoch)
         return world.observe(leaves, before, rows.first, deter, stoch, self.generator), leaves

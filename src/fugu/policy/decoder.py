@@ -45,10 +45,14 @@ class Decoder(nn.Module):
         return torch.stack([part.loss(hidden, leaf) for part, leaf in zip(self._parts, leaves, strict=True)]).sum(0)
 
     def shown(self, features: Tensor) -> list[Tensor]:
-        """Return the most probable leaf, ``[rows, numbers]`` each: numbers as the encoder reads them, chances of bits, pixels in
-        0..1."""
+        """Return the most probable leaves: ``[rows, numbers]`` as the encoder reads them, chances of bits ``[rows, bits]``, and
+        ``[rows, channels, height, width]`` of pixels in 0..1."""
         hidden = self.layers(features)
         return [part.shown(hidden) for part in self._parts]
+
+    def targets(self, leaves: Sequence[Tensor]) -> list[Tensor]:
+        """Return leaves in the form of ``shown``."""
+        return [part.target(leaf) for part, leaf in zip(self._parts, leaves, strict=True)]
 
     @property
     def _parts(self) -> list[Any]:
@@ -63,8 +67,11 @@ class Numbers(nn.Module):
         self._target = [target]  # it belongs to the encoder
         self.out = trunc_normal(nn.Linear(units, count))
 
+    def target(self, leaf: Tensor) -> Tensor:
+        return self._target[0](leaf)
+
     def loss(self, hidden: Tensor, leaf: Tensor) -> Tensor:
-        return (self.out(hidden) - self._target[0](leaf)).square().sum(-1)
+        return (self.out(hidden) - self.target(leaf)).square().sum(-1)
 
     def shown(self, hidden: Tensor) -> Tensor:
         return self.out(hidden)
@@ -78,9 +85,11 @@ class Bits(nn.Module):
         self._target = [target]
         self.out = trunc_normal(nn.Linear(units, count))
 
+    def target(self, leaf: Tensor) -> Tensor:
+        return self._target[0](leaf)
+
     def loss(self, hidden: Tensor, leaf: Tensor) -> Tensor:
-        target = self._target[0](leaf)
-        return F.binary_cross_entropy_with_logits(self.out(hidden), target, reduction="none").sum(-1)
+        return F.binary_cross_entropy_with_logits(self.out(hidden), self.target(leaf), reduction="none").sum(-1)
 
     def shown(self, hidden: Tensor) -> Tensor:
         return self.out(hidden).sigmoid()
@@ -116,14 +125,15 @@ class Pixels(nn.Module):
             nn.Conv2d(i, o, 3, padding=1) for i, o in zip(widths, [*widths[1:], channels], strict=True)
         )
 
-    def loss(self, hidden: Tensor, leaf: Tensor) -> Tensor:
+    def target(self, leaf: Tensor) -> Tensor:
         image = self._image[0]
-        target = _first((leaf.float() - image.low) * image.scale, image.last)
-        return (self._made(hidden) - target).square().flatten(1).sum(-1)
+        return _first((leaf.float() - image.low) * image.scale, image.last)
+
+    def loss(self, hidden: Tensor, leaf: Tensor) -> Tensor:
+        return (self._made(hidden) - self.target(leaf)).square().flatten(1).sum(-1)
 
     def shown(self, hidden: Tensor) -> Tensor:
-        made = self._made(hidden)
-        return (made.permute(0, 2, 3, 1) if self._image[0].last else made).flatten(1)
+        return self._made(hidden)
 
     def _made(self, hidden: Tensor) -> Tensor:
         x = self.enter(hidden).unflatten(-1, (-1, *self.small))

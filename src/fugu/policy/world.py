@@ -6,6 +6,7 @@ In: rows ``[time, segments, *row]`` of observations, with what was done before e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -87,6 +88,10 @@ class World(nn.Module):
             leaves[i] = symlog(leaves[i].float() if moments is None else moments(leaves[i]))
         return leaves
 
+    def state(self, carry: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return ``deter`` and ``stoch`` of what is carried: half as many bytes, and the number of each class."""
+        return carry["deter"].float(), F.one_hot(carry["stoch"].long(), self.size.classes).flatten(-2).float()
+
     def observe(
         self,
         leaves: list[Tensor],
@@ -133,10 +138,14 @@ class World(nn.Module):
     def follow(
         self, deter: Tensor, stoch: Tensor, action: Tensor, generator: Generator | None, *, greedy: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Return the state that follows when ``action [rows, dims]`` is taken, as the model expects it; ``greedy``: the most probable
-        one."""
-        deter = self.rssm.step(deter, stoch, self.rssm.from_action(self.action_input(action)))
+        """Return the state that follows when ``action [rows, numbers]`` is taken, as the model expects it and as ``action_input`` gives
+        it; ``greedy``: the most probable state."""
+        deter = self.rssm.step(deter, stoch, self.rssm.from_action(action))
         return deter, draw(self.rssm.prior(deter), generator, greedy=greedy)
+
+    def shown(self, rows: Tensor) -> list[Tensor]:
+        """Return observations in the form in which ``decoder.shown`` predicts them."""
+        return self.decoder.targets(self.leaves(rows))
 
     def reward(self, features: Tensor) -> Tensor:
         return self.two_hot.mean(self.reward_head(features))

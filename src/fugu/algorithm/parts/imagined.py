@@ -42,7 +42,7 @@ def imagine(world: World, deter: Tensor, stoch: Tensor, ahead: int, generator: G
         actions.append(action)
         masks += [] if allowed is None else [allowed]
         if t < ahead:
-            deter, stoch = world.follow(deter, stoch, action, generator)
+            deter, stoch = world.follow(deter, stoch, world.action_input(action), generator)
     seen = torch.stack(features)
     return Dream(seen, torch.stack(actions), torch.stack(masks) if masks else None, world.reward(seen), world.goes_on(seen))
 
