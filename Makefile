@@ -105,4 +105,4 @@ wheels: $(BIN)/python  ## what tools/offline.sh needs on a machine without a net
 	$(PIP) download --quiet --dest wheels --only-binary=:all: --python-version $(WHEEL_PYTHON) --implementation cp \
 	  --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 --platform any \
 	  --requirement tools/offline.txt
-	rm -f wheels/numpy-* wheels/scipy-*  # the first is there already, nothing here needs the second
+	rm -f wheels/numpy-* wheels/scipy-* wheels/mujoco_studio-*  # the first is there already, nothing here needs the others

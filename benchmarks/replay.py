@@ -2,7 +2,7 @@
 
 python benchmarks/replay.py --out benchmarks/results/replay.json
 
-Rows are those of ``cartpole`` under random actions: 30 bytes each. Draws are batches of 256 rows, by chance alone and by priority with
+Rows are those of ``cartpole`` under random actions, 32 bytes each. Draws are batches of 256 rows, by chance alone and by priority with
 all priorities set again. A checkpoint is written when the replay is full, again after a tenth of it was played anew, and read back.
 """
 

@@ -64,7 +64,7 @@ def test_a_file_that_was_cut_off_is_refused_wherever_that_was(tmp_path):
         ('schedule = "linear"', "schedule = 3", "optimizer.schedule=3 must be one of constant, linear, cosine"),
         ("beta1 = 0.9", 'beta1 = "a"', "optimizer.beta1='a' must be a number"),
         ("epochs = 1", "epoch = 1", "there is no setting epoch. Did you mean 'epochs'"),
-        ("hidden = [64, 64]", "hidden = 64", "policy.hidden=64 must be a list"),
+        ("hidden = [64, 64]", "hidden = 64", "policy.hidden=64 must be a list, such as [64]"),
     ],
 )
 def test_a_file_with_a_wrong_value_is_named_with_it(tmp_path, line, changed, said):
@@ -98,10 +98,10 @@ def test_numbers_of_numpy_and_lists_are_taken_for_what_they_are():
 
 def test_a_file_is_utf8_in_any_locale(tmp_path):
     code = (
-        "import sys, pathlib; from fugu.config import to_toml; from fugu.run.whole import write_whole\n"
+        "import sys, pathlib; from fugu.config import to_toml; from fugu.files import write\n"
         "from fugu.trainer.config import TrainConfig, read_config\n"
         "path, config = pathlib.Path(sys.argv[1]), TrainConfig(env='\\u00fc')\n"
-        "write_whole(path, to_toml(config)); assert read_config(path) == config"
+        "write(path, to_toml(config)); assert read_config(path) == config"
     )
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     file = tmp_path / "config.toml"

@@ -6,12 +6,12 @@ import pytest
 
 import fugu
 from fugu.cli.main import main
-from fugu.config import field_paths
+from fugu.config import field_paths, override
 from fugu.errors import ConfigError
 from fugu.foreign import NAMES
-from fugu.trainer.config import member
+from fugu.trainer.config import TrainConfig, member
 
-PATHS = field_paths(member("ppo"))
+PATHS = {*field_paths(member("ppo")), *field_paths(member("sac"))}
 
 
 def test_every_name_leads_to_a_setting_that_exists_and_is_none_itself():
@@ -62,7 +62,18 @@ def test_a_setting_of_another_library_is_answered_with_ours(setting, said, tmp_p
 
 def test_a_batch_size_in_rows_is_told_from_one_in_environments(tmp_path):
     with pytest.raises(ConfigError, match="rows of a gradient step are minibatch"):
-        fugu.train("cartpole", runs=tmp_path, num_envs=8, batch_size=64)
+        fugu.train("cartpole", runs=tmp_path, num_envs=8, **{"vector.batch_size": 64})
+
+
+def test_a_name_that_means_one_thing_here_and_another_there_is_no_setting_without_its_section(tmp_path, capfd):
+    with pytest.raises(ConfigError, match=r"could be minibatch, rows of a gradient step, as in SB3, or vector.batch_size, env"):
+        fugu.train("cartpole", runs=tmp_path, num_envs=64, batch_size=64)
+    assert main(["train", "cartpole", "--num-envs", "64", "--batch-size", "64"]) == 2
+    assert (
+        "--batch-size could be --minibatch, rows of a gradient step, as in SB3, or --vector.batch-size"
+        in capfd.readouterr().err
+    )
+    assert override(TrainConfig(), {"vector.batch_size": 4}).vector.batch_size == 4
 
 
 def test_an_algorithm_without_the_setting_does_not_send_there():

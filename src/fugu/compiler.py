@@ -66,9 +66,14 @@ def shipped_flags() -> tuple[str, ...]:
     return tuple(line for line in lines if line.startswith("-"))
 
 
-def cache_folder() -> Path:
+def cache_path() -> Path:
+    """Return where the cache is, whether or not it is there."""
     asked = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    folder = (asked if asked.is_absolute() else Path.home() / ".cache") / "fugu"  # the standard says to ignore relative ones
+    return (asked if asked.is_absolute() else Path.home() / ".cache") / "fugu"  # the standard says to ignore relative ones
+
+
+def cache_folder() -> Path:
+    folder = cache_path()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fugu import foreign
+from fugu import files, foreign
 from fugu.errors import ConfigError, did_you_mean
 
 Config = TypeVar("Config")
@@ -70,11 +70,11 @@ def to_toml(config: Any) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the tables of a file that ``to_toml`` wrote, after checking that it is whole."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = files.read(path, files.SMALL).decode()
         data = tomllib.loads(text)
     except FileNotFoundError:
         raise ConfigError(f"there is no {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # a ValueError: numbers of thousands of digits
         raise ConfigError(f"{path} is not TOML: {error}") from None
     if not data:
         raise ConfigError(f"{path} is empty")
@@ -131,6 +131,8 @@ def find_field(kind: type, name: str) -> tuple[str, ...]:
     wanted = tuple(name.replace("-", "_").split("."))
     if wanted in paths:
         return wanted
+    if told := foreign.unclear(name, paths, str):
+        raise ConfigError(told)
     ends = [path for path in paths if path[-1:] == wanted]
     if len(ends) == 1:
         return ends[0]
@@ -232,7 +234,7 @@ def _fit(value: Any, hint: Any) -> Any:
     if kind is tuple:
         value = value.tolist() if hasattr(value, "tolist") else value
         if not isinstance(value, list | tuple):
-            raise _Unfit(f"{value!r:.60} must be a list")
+            raise _Unfit(f"{value!r:.60} must be a list, such as [{value!r:.60}]")
         return tuple(_fit(each, parts[0]) for each in value)
     if kind is Mapping:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):

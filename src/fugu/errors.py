@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import linecache
 import re
+import signal
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -165,6 +166,15 @@ class EnvTimeout(EnvError):
 def shared_class(error: BaseException) -> type[BaseException]:
     """Return the nearest class of ``error`` that every process knows, whatever modules it has: built in, or one of these."""
     return next(kind for kind in type(error).__mro__ if kind.__module__ in ("builtins", __name__))
+
+
+def signal_name(number: int) -> str:
+    """Return what a signal is called: ``SIGKILL``, or ``SIGRTMIN+3`` for one that has no name of its own."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        low = getattr(signal, "SIGRTMIN", number + 1)
+        return f"SIGRTMIN+{number - low}" if low <= number <= signal.SIGRTMAX else f"signal {number}"
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

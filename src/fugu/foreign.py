@@ -79,6 +79,10 @@ NAMES: dict[str, tuple[str, str, str]] = {
     "tag": ("PufferLib", _NO, "a run has tags: --tag TAG, in Python tags=[TAG]"),
     "stats_window_size": ("SB3", _NO, "returns are means over 100 episodes"),
 }  # fmt: skip
+TWICE = {"batch_size": ("rows of a gradient step", "minibatch", "environments that act at once", "vector.batch_size")}
+"""names of theirs that a setting of ours has as well, and that would pass unnoticed -> what they mean there, our name for that, what
+ours means, its whole name"""
+
 _PREFIXES = {"train": "", "vec": "vector", "rnn": "policy", "base": ""}
 """sections of PufferLib -> ours"""
 
@@ -102,6 +106,14 @@ def ours(name: str, paths: Collection[tuple[str, ...]], show: Callable[[str], st
     also = f" (or {show(last)})" if alone else ""
     whose = "" if there == "others" else f" ({there})"
     return f"{show(name)}{whose}: fugu calls it {show(here)}{also}" + (f"; {more}" if more else "")
+
+
+def unclear(name: str, paths: Collection[tuple[str, ...]], show: Callable[[str], str]) -> str:
+    """Return what to type instead of a name, without its section, that means one thing here and another in other libraries."""
+    theirs, here, mine, whole = TWICE.get(name.replace("-", "_"), ("", "", "", ""))
+    if not here or not {tuple(here.split(".")), tuple(whole.split("."))} <= set(paths):
+        return ""
+    return f"{show(name)} could be {show(here)}, {theirs}, as in SB3, or {show(whole)}, {mine}"
 
 
 def _shown(word: str, paths: Collection[tuple[str, ...]], show: Callable[[str], str]) -> str:

@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 import fugu
+import fugu.gpu
 from fugu.algorithm.sac import SAC, Judge, Judges, SACConfig, SACSettings
 from fugu.errors import ConfigError
 from fugu.policy.actor_critic import make_policy
@@ -26,10 +27,13 @@ from fugu.policy.squashed import LARGEST_LOG_STD, Squashed
 from fugu.rollout.acting import Seen
 from fugu.rollout.batch import Batch
 from fugu.rollout.config import ReplayConfig
+from fugu.rollout.device import DeviceRollout
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import CheckpointConfig, TrainConfig
 from fugu.trainer.config_parts import OptimizerConfig
+from fugu.trainer.diverged import Diverged
+from fugu.trainer.evaluate import evaluate
 from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.loop import Trainer
 from fugu.trainer.optimizer import Optimizer
@@ -93,7 +97,7 @@ def made(space: gs.Space, **settings: Any) -> SAC:
     return SAC(policy, SACSettings(sac=SACConfig(**settings)), critic=critic, seed=3)
 
 
-def batch_of(space: gs.Space, segments: int = 6, horizon: int = 2) -> Batch:
+def batch_of(space: gs.Space, segments: int = 10, horizon: int = 2) -> Batch:
     random = torch.Generator().manual_seed(5)
 
     def flags(share: float, *shape: int) -> torch.Tensor:
@@ -139,7 +143,11 @@ def by_the_paper(algorithm: SAC, batch: Batch) -> list[float]:
     acts = [bool(batch["mask"][s, t + 1] if t + 1 < batch.horizon else batch["acts_after"][s]) for s, t in flat]
     over = [bool(batch["terminated"][s, t] | batch["truncated"][s, t]) for s, t in flat]
     use = [i for i, (s, t) in enumerate(flat) if batch["mask"][s, t] and (over[i] or acts[i])]
-    assert 2 < len(use) < len(flat)
+    assert (
+        2 < len(use) < len(flat)
+        and any(batch["truncated"][flat[i]] for i in use)
+        and any(batch["terminated"][flat[i]] for i in use)
+    )
     alpha = algorithm.log_temperature.detach().exp()
 
     def pi(rows: torch.Tensor) -> torch.Tensor:
@@ -251,7 +259,7 @@ def test_rows_count_by_their_importance_and_errors_go_back_as_priorities():
     from fugu.rollout.batch import Origin
 
     whole = Batch(
-        {**batch.columns, "importance": torch.linspace(0, 1, 6)},
+        {**batch.columns, "importance": torch.linspace(0, 1, 10)},
         batch.once,
         Origin(lambda columns, which: taken.update(columns)),
     )
@@ -259,9 +267,9 @@ def test_rows_count_by_their_importance_and_errors_go_back_as_priorities():
     rows = algorithm._rows(batch)
     error = algorithm.critic(algorithm._seen(rows.obs), None).gather(-1, rows.action.expand(2, -1, -1)).squeeze(-1)
     error = (error - algorithm._target(batch, rows)) * rows.valid
-    weight = torch.linspace(0, 1, 6).repeat_interleave(2) / rows.valid.sum()
+    weight = torch.linspace(0, 1, 10).repeat_interleave(2) / rows.valid.sum()
     assert loss == pytest.approx((0.5 * weight * error.square()).sum().item(), rel=1e-5)
-    torch.testing.assert_close(taken["priority"], error.detach().abs().mean(0).view(6, 2).mean(1))
+    torch.testing.assert_close(taken["priority"], error.detach().abs().mean(0).view(10, 2).mean(1))
 
 
 # --- known optima ---
@@ -487,3 +495,52 @@ class Several(Bandit):
 def test_settings_are_checked(name, value):
     with pytest.raises(ConfigError, match=f"sac.{name}="):
         SACConfig(**{name: value})
+
+
+def test_a_loaded_policy_acts_in_the_bounds_and_shows_the_squashed_distribution(tmp_path):
+    settings = {"steps": 80, "hidden": (8,), "minibatch": 32, "replay.ratio": 8, "replay.start": 20, "board": "off"}
+    run = fugu.train("pendulum", algorithm="sac", runs=tmp_path, **settings)
+    policy, obs = run.policy(), np.array([0.3, -0.9, 2.0], np.float32)
+    with torch.no_grad():
+        policy.network.net.heads[0].bias[0] = 1.5  # beyond the bound before it is squashed
+    shown = policy.distribution(obs)
+    assert policy(obs) == pytest.approx(shown.mode(), abs=1e-6) and 1.5 < policy(obs)[0] < 2
+    assert policy(np.stack([obs, obs]))[1] == pytest.approx(policy(obs), abs=1e-6)
+    assert -2 < shown.mean[0] < 2 and 0 < shown.std[0] < 2 and math.isfinite(shown.log_prob(np.array([1.0], np.float32)))
+    points = np.linspace(-1.9999, 1.9999, 20_001, dtype=np.float32)[:, None]
+    density = np.exp(policy.distribution(np.repeat(obs[None], len(points), 0)).log_prob(points))
+    assert np.trapezoid(density, points[:, 0]) == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(3))
+def test_pendulum_is_swung_up_within_six_thousand_steps(seed):
+    from fugu.presets import preset
+
+    config = fugu.config.override(preset("Pendulum-v1", algorithm="sac"), {"steps": 6000, "seed": seed, "threads": 1})
+    with trained(config) as algorithm, fugu.vector.make("Pendulum-v1", 10, backend="serial") as vec:
+        found = evaluate(vec, algorithm.act, episodes=20, seed=1000 + seed, greedy=True, device=torch.device("cpu"))
+    assert found.mean > -250
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["pendulum", "cartpole"])
+def test_environments_on_a_gpu_are_learned_from(env, tmp_path):
+    changes = {"vector.num_envs": 4, "replay.start": 20, "replay.ratio": 4, "minibatch": 16, "replay.priority": 0.5}
+    with fugu.gpu.emulation():
+        seen, trainer = run(
+            config_of(env, steps=120, **{"vector.backend": "device", "vector.device": "cpu", **changes}), tmp_path
+        )
+    assert isinstance(trainer.source.inner, DeviceRollout) and all(
+        math.isfinite(value) for row in seen for value in row.values()
+    )
+    assert len(seen) == (seen[-1]["steps"] - 20) * 4 // 32
+
+
+def test_a_training_that_diverges_ends_with_advice_for_sac(tmp_path):
+    changes = {"optimizer.learning_rate": 1e30, "replay.ratio": 8, "replay.start": 50, "minibatch": 32}
+    with pytest.raises(Diverged, match="lower --optimizer.learning-rate") as caught:
+        run(config_of("pendulum", steps=300, **changes), tmp_path)
+    assert "ppo" not in str(caught.value)
+    caught.value.save(tmp_path / "diverged.safetensors")

@@ -120,6 +120,8 @@ KINDS = [Masked, Multi, MultiInParts, MultiByMethod, Bits, BitsByMethod, EitherB
 def test_check_takes_allowed_actions_only(env: type[Masked]) -> None:
     report = check_env(env, steps=60)
     assert report.ok, report
+    told = [finding.where for finding in report.of("warning") if "training does not see it" in finding.problem]
+    assert told == (["action_mask"] if issubclass(env, Bits | EitherBit) else [])
 
 
 @pytest.mark.parametrize("env", KINDS)

@@ -16,7 +16,7 @@ from fugu.trainer.evaluate import evaluate
 
 
 def evaluation(capsys: pytest.CaptureFixture[str], runs: Path, *arguments: str) -> dict:
-    assert main(["eval", "latest", "--runs", str(runs), "--episodes", "40", "--json", "-", *arguments]) == 0
+    assert main(["eval", "latest", "--runs", str(runs), "--episodes", "40", *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 

@@ -55,6 +55,8 @@ def test_short_names_mean_the_one_metric_they_can_mean(runs: Path) -> None:
     ]
     assert curves._meant("return", {"eval/return", "loss/kl"}) == "eval/return"
     assert curves._meant("return", {"eval/return", "episode/return", "episode/return/a"}) == "episode/return"
+    assert curves._meant("won", {"env/won", "eval/env/won"}) == "env/won"
+    assert curves._meant("return/a", {"episode/return/a", "eval/return/a", "episode/return"}) == "episode/return/a"
     assert curves._meant("reference_kl", {"loss/kl"}) == "loss/reference_kl", "which this run did not log"
     with pytest.raises(ConfigError, match="'a' could be episode/length/a or episode/return/a; type one of them"):
         curves._meant("a", {"episode/return/a", "episode/length/a"})

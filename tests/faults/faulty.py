@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import functools
 import os
@@ -24,6 +25,14 @@ class Unreadable(Exception):
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
+
+
+class Panic(BaseException):
+    """As libraries in Rust raise it."""
+
+
+BASE_EXCEPTIONS = {"cancelled": asyncio.CancelledError, "generator_exit": GeneratorExit, "panic": Panic}
+"""what is no Exception, and yet an environment's own"""
 
 
 class Faulty(gymnasium.Env):
@@ -80,6 +89,12 @@ class Faulty(gymnasium.Env):
     def close(self) -> None:
         self._do("close")
 
+    def now(self, fault: str, *_: Any) -> str:
+        """Do ``fault`` when called."""
+        self.fault, self.phase = fault, "call"
+        self._do("call")
+        return fault
+
     def _obs(self) -> dict[str, Any]:
         return {"position": self.np_random.random(3, np.float32), "count": self.count}
 
@@ -90,6 +105,12 @@ class Faulty(gymnasium.Env):
             raise ValueError(f"the env broke in {phase}")
         if self.fault == "unreadable":
             raise Unreadable
+        if self.fault in BASE_EXCEPTIONS:
+            raise BASE_EXCEPTIONS[self.fault](self.fault)
+        if self.fault == "forked_exit":
+            if os.fork() == 0:
+                raise SystemExit(0)
+            os.wait()
         if self.fault == "exit":
             raise SystemExit(3)
         if self.fault == "interrupt":
@@ -115,6 +136,18 @@ class Faulty(gymnasium.Env):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
         if self.fault == "orphan":
             subprocess.Popen(["sleep", "1000"])
+        if self.fault == "fork":
+            fork()
+        if self.fault == "die_forked":
+            fork()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fork() -> None:
+    """Start a process that has all descriptors of this one, and holds them."""
+    if os.fork() == 0:
+        time.sleep(1000)
+        os._exit(0)
 
 
 def healthy() -> Callable[[], Faulty]:

@@ -18,11 +18,13 @@ from fugu.emulation.stats import EpisodeLog, together
 from fugu.errors import ConfigError, FuguError
 from fugu.rollout.acting import Act, Actor, Seen
 from fugu.rollout.config import ReplayConfig
+from fugu.rollout.device import DeviceRollout
+from fugu.rollout.envs import Envs
 from fugu.rollout.onpolicy import OnPolicy
 from fugu.rollout.priorities import SumTree
 from fugu.rollout.replay import BEFORE, Replay
 from fugu.rollout.ring import Ring
-from fugu.rollout.source import Page
+from fugu.rollout.source import Page, Stopped
 
 INT, FLOAT = ((), torch.int64), ((), torch.float32)
 
@@ -390,3 +392,62 @@ def test_an_environment_in_which_nobody_acts_is_an_error():
     replay.restart(1)
     with pytest.raises(FuguError, match="no agent was to act"):
         replay.next(Actor(lambda seen: Act(seen.obs[:, 2].long() % 3, columns={"action": seen.obs[:, 2:].long()})))
+
+
+def test_a_rollout_that_is_given_up_loses_no_count():
+    replay, told, asked = made(start=200, every=2, size=600), 0, 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked == 31  # in the middle of what the inner source plays
+
+    with pytest.raises(Stopped):
+        replay.next(Actor(act), stop)
+    assert replay._ring.end == 30  # whole calls of the inner source only
+    again = made(start=200, every=2, size=600)
+    kept = replay.kept()
+    again.remember(kept.tensors, kept.pages)
+    again.restart(9)
+    found = again.next(Actor(act))
+    told += int(found.rows)
+    assert told == again._rows >= 200 and again._credit == 4 * (told - 200) - found.batch.segments * found.batch.horizon
+
+
+class Worlds:
+    """Counting, as torch functions over all worlds: episodes of four steps."""
+
+    observation_space, action_space, name = gs.Box(0, 100, (2,), np.float32), gs.Discrete(3), "counting"
+
+    def reset(self, n: int, uniform: Any) -> dict[str, torch.Tensor]:
+        return {"key": torch.floor(50 * uniform()), "t": torch.zeros(n, device=uniform.device)}
+
+    def step(self, state: dict[str, torch.Tensor], action: torch.Tensor) -> Any:
+        t = state["t"] + 1
+        return {"key": state["key"], "t": t}, t, t >= 4, {}
+
+    def observe(self, state: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.stack([state["key"], state["t"]], 1)
+
+
+def test_rows_of_environments_on_a_device_are_kept_as_well():
+    class Acting:
+        act = staticmethod(
+            lambda seen: Act((seen.obs[:, 1].long() + 1) % 3, {"twice": 2 * seen.obs[:, 1]}, {"action": seen.obs[:, 1:]})
+        )
+
+    with fugu.vector.make(Worlds, 5, device="cpu") as vec:
+        envs = Envs(vec=vec, horizon=2, minibatch=20, device=torch.device("cpu"))
+        replay = envs.replay(Acting(), ReplayConfig(size=100, start=1, ratio=4, every=3))
+        assert isinstance(replay, Replay) and isinstance(replay.inner, DeviceRollout) and not replay.static
+        replay.restart(1)
+        for _ in range(30):
+            batch = replay.next(Actor(Acting.act)).batch
+            steps = torch.cat([batch["obs"][..., 1], batch["obs_after"][:, None, 1]], 1)
+            follows = ~batch["first"][:, 1:] & batch["mask"][:, :-1]
+            assert ((steps[:, 1:-1] == steps[:, :-2] + 1) | ~follows).all() and torch.equal(
+                batch["action"][..., 0], steps[:, :-1]
+            )
+            old = ~batch["first"][:, 0]
+            assert torch.equal(batch["twice"][old], 2 * (steps[old, 0] - 1))
+        assert replay._ring.begin > 0

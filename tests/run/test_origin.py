@@ -70,12 +70,12 @@ def test_git_is_not_asked_outside_of_a_work_tree_and_never_waited_for_long(tmp_p
         assert commit.found(tmp_path / "none") is None
 
 
-@pytest.mark.parametrize("part", ["_versions", "_machine", "_copied", "stamp", "write_whole"])
+@pytest.mark.parametrize("part", ["_versions", "_machine", "_copied", "stamp", "files.write"])
 def test_no_failure_here_ends_a_training(tmp_path, monkeypatch, part):
     def fails(*_: object) -> None:
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr(origin, part, fails)
+    monkeypatch.setattr(f"fugu.run.origin.{part}", fails)
     folder = RunFolder(tmp_path)
     folder.config.write_text('env = "cartpole"\n# end\n')
     origin.note_origin(folder, fugu.presets.preset("cartpole"))

@@ -287,6 +287,17 @@ def test_a_network_of_ones_own_acts(tmp_path):
     assert policy(OBS) == policy.distribution(OBS, episode_start=True).mode() and policy.predict(OBS)[1][0].shape == (1, 8)
 
 
+def test_what_a_run_names_can_be_given_when_its_policy_is_loaded(tmp_path):
+    (tmp_path / "my_net.py").write_text(new_policy.TEXT)
+    made = trained(tmp_path, env="cartpole", policy=PolicyConfig(net=f"{tmp_path}/my_net.py:Net", hidden=(8,)))
+    moved = (tmp_path / "my_net.py").rename(tmp_path / "moved.py")
+    shutil.rmtree(made.run.path / "code")
+    with pytest.raises(ConfigError):
+        fugu.load(made.run.path, trust_code=True)
+    for given in (made.run.path, made.path):
+        assert fugu.load(given, policy=f"{moved}:Net").value(OBS) == made.value(OBS)
+
+
 def test_an_algorithm_without_values_says_so(tmp_path):
     settings: dict[str, Any] = {"algorithm": "grpo", "steps": 8 * 32, "horizon": 32, "minibatch": 256}
     policy = trained(tmp_path, env="cartpole", policy=SMALL, **settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import pytest
 
 import fugu
 from fugu.cli.main import main
-from fugu.emulation.place import from_here
+from fugu.emulation.factory import load_named
+from fugu.emulation.place import from_here, title
 from fugu.errors import ConfigError
 from fugu.run import seal
 from fugu.run.config_file import from_file
@@ -179,7 +179,7 @@ def test_a_link_among_the_copies_is_refused_whoever_asks(elsewhere, tmp_path):
     copy.unlink()
     copy.symlink_to(other)
     for trust in (False, True):
-        with pytest.raises(ConfigError, match="must be a plain file"):
+        with pytest.raises(ConfigError, match="must be a plain file|is a link"):
             fugu.Run(elsewhere, trust_code=trust).evaluate(1)
     shutil.rmtree(elsewhere / "code")
     (elsewhere / "code").symlink_to(tmp_path)
@@ -208,12 +208,12 @@ def test_looking_at_a_run_executes_none_of_it(made, elsewhere, tmp_path, role):
 
 
 def test_a_command_given_in_a_run_finds_no_modules_there(elsewhere, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path])
     for folder in (elsewhere, elsewhere / "code" / "env"):
+        (folder / "hostile.py").write_text(MARKING.format(str(tmp_path / "executed")))
         monkeypatch.chdir(folder)
-        assert main(["runs", "--runs", str(tmp_path)]) == 0 and str(folder) not in sys.path
-    monkeypatch.chdir(tmp_path)
-    assert main(["runs", "--runs", str(tmp_path)]) == 0 and str(tmp_path) in sys.path
+        with pytest.raises(ConfigError, match="cannot import 'hostile'"):
+            load_named("hostile:Walk")
+    assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize(
@@ -377,6 +377,17 @@ def test_the_config_of_a_run_finds_its_code_as_the_run_does(elsewhere, tmp_path)
     with pytest.raises(ConfigError, match=r"existed only in the session .* give it again: --env my_file.py:Walk"):
         from_file(path)
     assert from_file(path, "cartpole").env == "cartpole"
+
+
+def test_a_training_by_the_copy_of_a_run_is_listed_by_its_file_alone(elsewhere, tmp_path):
+    config = from_file(elsewhere / "config.toml", trust_code=True)
+    assert title(config.env, {}) == "walk.py:Walk"
+
+
+def test_a_file_that_is_gone_and_was_not_copied_is_one_message_with_what_to_do(elsewhere):
+    shutil.rmtree(elsewhere / "code")
+    with pytest.raises(ConfigError, match=r"names .*walk.py, which is not there, .* Say where it is now: --env file.py:Walk"):
+        fugu.Run(elsewhere, trust_code=True).evaluate(2)
 
 
 def test_an_option_in_the_place_of_code_in_a_config_is_enough(elsewhere, tmp_path):

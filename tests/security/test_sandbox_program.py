@@ -57,7 +57,8 @@ def child(action, *arguments):
     pid = os.fork()
     if pid == 0:
         try:
-            if action(*arguments):
+            kept = action(*arguments)  # in a name: else what was taken is given back before the sleep
+            if kept:
                 time.sleep(30)
         finally:
             os._exit(0)

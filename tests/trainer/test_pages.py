@@ -122,3 +122,14 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_and_says_what_is_needed(tmp_p
         ):
             saved(tmp_path, 2, [page(0), page(1)])
     assert checkpoint.find(tmp_path, whole=True) == good and not list(tmp_path.glob(".tmp-*"))
+
+
+def test_pages_are_neither_written_nor_deleted_through_a_link(tmp_path):
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "checkpoints"
+    elsewhere.mkdir(), folder.mkdir()
+    (elsewhere / "mine").write_text("kept")
+    (folder / PAGES).symlink_to(elsewhere)
+    with pytest.raises(CheckpointError, match="pages is a link"):
+        saved(folder, 1, [page(0)])
+    checkpoint.save(folder, 1, TENSORS, {})
+    assert [path.name for path in elsewhere.iterdir()] == ["mine"]

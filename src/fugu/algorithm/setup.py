@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
@@ -144,6 +145,8 @@ def seeded(seed: int, make: Callable[[], Made]) -> Made:
 
 def load_weights(policy: nn.Module, path: str) -> None:
     """Give ``policy`` the weights in a safetensors file; a ConfigError says what does not fit."""
+    if Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for
+        raise ConfigError(f"policy.start={path!r} is not a file")
     try:
         weights = load_file(path)
     except FileNotFoundError:

@@ -39,7 +39,9 @@ def check_play(player: SeeingPlayer, report: Report, limits: Limits) -> None:
             continue
         try:
             player.step()
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             where = f"{type(error).__name__} {_innermost(error)}"
             if where not in crashes:
                 _step_failed(report, error, player, done)
@@ -59,7 +61,9 @@ def _reset(player: SeeingPlayer, watch: _Watch, seed: int | None) -> bool:
     except FuguError as error:
         watch.report.add_error(error, "reset()")
         return False
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         when = "after an ending" if watch.episodes else f"with seed={seed}"
         watch.report.add_crash(error, "reset()", f"reset() {when}")
         return False
@@ -87,7 +91,7 @@ def _again(player: SeeingPlayer, watch: _Watch, report: Report) -> None:
         report.add_crash(error, "step()", "step() after reset() was called twice in a row")
 
 
-def _step_failed(report: Report, error: Exception, player: SeeingPlayer, done: int) -> None:
+def _step_failed(report: Report, error: BaseException, player: SeeingPlayer, done: int) -> None:
     if isinstance(error, FuguError):
         report.add("error", "step()", error.complaint, error.fix or "return obs, reward, terminated, truncated, info")
         return
@@ -235,7 +239,11 @@ class _Watch:
         choices = discrete_choices(space)
         mask = flat_mask(mask)
         size = mask.size
-        if choices and size != choices:
+        if not choices:
+            problem = f"{size} entries from {source}, but policies choose from {space} without a mask, so training does not see it{who}"
+            fix = "declare bits as MultiDiscrete([2] * n), with two entries each, or let step() take every action of the space"
+            self._once("warning", "action_mask", problem, fix)
+        elif size != choices:
             problem = f"{size} entries from {source} for the {choices} choices of {space}{who}, first at {_when(step, source)}"
             self._once(
                 "error", "action_mask", problem, f"return one entry per choice: np.ones({choices}, np.int8), 0 where forbidden"

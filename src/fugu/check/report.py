@@ -112,7 +112,9 @@ class Report:
             yield
         except FuguError as error:
             self.add_error(error, where)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             self.add_crash(error, where, what)
 
 
@@ -121,7 +123,7 @@ def describe(error: BaseException, frames: int = 3) -> str:
     ours = tuple(str(Path(__file__).parents[1] / name) for name in ("check", "emulation"))  # not what went wrong
     try:
         text = f"{type(error).__name__}: {error}".rstrip(": ")
-    except Exception:
+    except BaseException:
         text = type(error).__name__  # an error that cannot even be printed
     places = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
     lines = [f"\n  {Path(p.filename).name}:{p.lineno} in {p.name}: {p.line}" for p in places[-frames:]]

@@ -126,7 +126,9 @@ def _closing(env: Any, report: Report) -> Iterator[Any]:
         try:
             if close is not None:
                 close()
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             report.add("warning", "close()", f"close() raised {describe(error)}", "make close() safe to call at any time")
 
 
@@ -148,7 +150,9 @@ def _build(env: Any, report: Report, kwargs: Mapping[str, Any]) -> tuple[Factory
         warnings.simplefilter("always")
         try:
             instance = _fresh(factory)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             report.add("error", "__init__", f"building {report.name} raised {describe(error)}", _build_fix(factory, error))
             return None
     for warning in caught:

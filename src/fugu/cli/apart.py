@@ -21,12 +21,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fugu.errors import ConfigError, FuguError
+from fugu.errors import ConfigError, FuguError, signal_name
 
 Result = TypeVar("Result")
 
@@ -40,6 +40,7 @@ LOOK = 0.9
 """share of its time after which a process notes where it is, in case it is late"""
 TRACE_BYTES = 65536
 PR_SET_PDEATHSIG = 1
+SAFE_PATH = "PYTHONSAFEPATH"
 
 
 class Ended(FuguError):
@@ -72,11 +73,13 @@ def apart(
     answer, answering = context.Pipe(duplex=False)
     trace, tracing = context.Pipe(duplex=False)
     call = function, arguments, settings
-    process = context.Process(target=_answer, args=(answering, tracing, timeout, os.getpid(), call))
+    environment = os.environ.get(SAFE_PATH)
+    process = context.Process(target=_answer, args=(answering, tracing, timeout, os.getpid(), environment, call))
     try:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until it is out of reach of the terminal's Ctrl-C
         try:
-            process.start()
+            with _safe_path():
+                process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         answering.close()
@@ -101,6 +104,25 @@ def _start_method() -> str:
     """Return the start method: a fork takes no time, but has only one of its parent's threads, and torch may wait for the others."""
     alone = threading.active_count() == 1 and "torch" not in sys.modules
     return "fork" if alone and sys.platform == "linux" else "spawn"
+
+
+@contextlib.contextmanager
+def _safe_path() -> Iterator[None]:
+    """Let no Python that is started look for its own modules in the current folder first. Not for those that an environment starts:
+    there it would keep scripts from what lies beside them."""
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        _restore_safe_path(before)
+
+
+def _restore_safe_path(before: str | None) -> None:
+    if before is None:
+        os.environ.pop(SAFE_PATH, None)
+    else:
+        os.environ[SAFE_PATH] = before
 
 
 def _receive(answer: Connection, pid: int, timeout: float | None) -> bytes | None:
@@ -156,10 +178,9 @@ def _ended(code: int | None, timeout: float | None, places: list[str]) -> Ended:
             places,
             f"look for os._exit() and sys.exit(), and raise an exception instead; {survive}",
         )
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
     memory = ", or for too little memory" if -code == signal.SIGKILL else ""
     return Ended(
-        f"the process of the environment was killed by signal {-code} ({name})",
+        f"the process of the environment was killed by signal {-code} ({signal_name(-code)})",
         places,
         f"look for a crash in native code, for os.kill() and os.abort(){memory}; {survive}",
     )
@@ -181,8 +202,16 @@ def _places(trace: Connection) -> list[str]:
 # --- in the other process ---
 
 
-def _answer(answering: Connection, tracing: Connection, timeout: float | None, parent: int, call: tuple[Any, Any, Any]) -> None:
+def _answer(
+    answering: Connection,
+    tracing: Connection,
+    timeout: float | None,
+    parent: int,
+    safe_path: str | None,
+    call: tuple[Any, Any, Any],
+) -> None:
     _leave_terminal(parent)
+    _restore_safe_path(safe_path)
     multiprocessing.set_start_method(None, force=True)  # an environment's own processes start as usual
     faulthandler.enable(tracing.fileno(), all_threads=False)
     if timeout is not None:

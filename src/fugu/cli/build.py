@@ -48,6 +48,6 @@ def main(argv: list[str]) -> int:
     settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
     out.print(Text(f"{settings} fugu check {shlex.quote(str(library))}"), soft_wrap=True)
     sys.stdout.flush()
-    command = [sys.executable, "-m", "fugu", "check", str(library)]
+    command = [sys.executable, "-P", "-m", "fugu", "check", str(library)]
     code = subprocess.run(command, env={**os.environ, **variables}).returncode
     return 0 if code == 0 else 1

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.text import Text
 
-from fugu.cli.options import PolicyOptions, console, parse, take_env_kwargs
+from fugu import files
+from fugu.cli.options import PolicyOptions, console, json_alone, parse, take_env_kwargs
 from fugu.emulation.env import cost_metric
 from fugu.emulation.place import title
 from fugu.errors import ConfigError, FuguError
@@ -38,12 +39,12 @@ class Options(PolicyOptions):
     device: str = "cpu"
     """Device that computes the policy: cpu, or cuda, which pays off for a large network"""
     json: str = ""
-    """File to write the JSON to as well; -: print it instead of anything else; empty: no such file"""
+    """File to write the JSON to as well; - or nothing: print it instead of anything else; empty: no such file"""
 
 
 def main(argv: list[str]) -> int:
     argv, env_kwargs = take_env_kwargs(argv)
-    options = parse(Options, "eval", argv)
+    options = parse(Options, "eval", json_alone(argv))
     for name in ("episodes", "num_envs"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -71,9 +72,9 @@ def main(argv: list[str]) -> int:
     name = f"eval-{step}{'-greedy' if options.greedy else ''}.json"
     kept: Path | None = run.path / name
     try:
-        _write(run.folder.at / name, text)
-    except FuguError as error:  # what the episodes came to is shown all the same
-        warnings.warn(str(error), RuntimeWarning, stacklevel=1)
+        files.write(run.folder.at / name, text + "\n")
+    except OSError as error:  # what the episodes came to is shown all the same
+        warnings.warn(f"{kept} cannot be written: {error.strerror}", RuntimeWarning, stacklevel=1)
         kept = None
     actions = "most likely actions" if options.greedy else "actions drawn"
     env = title(run.config.env, run.config.env_kwargs)

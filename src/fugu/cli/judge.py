@@ -14,7 +14,7 @@ import tyro
 from rich.table import Table
 from rich.text import Text
 
-from fugu.cli.options import console, parse
+from fugu.cli.options import console, json_alone, parse
 from fugu.coding.formats import Completion, Format, load_completions, load_tasks
 from fugu.coding.judge import Judge, Verdict
 from fugu.coding.sandbox import Sandbox, SandboxConfig
@@ -57,11 +57,11 @@ class Options:
     share_process: bool = False
     """Run all call tests of a program in one process: faster, but it can tell the second call from the first"""
     json: str = ""
-    """File to write all results to; -: print them instead of anything else; empty: no file"""
+    """File to write all results to; - or nothing: print them instead of anything else; empty: no file"""
 
 
 def main(argv: list[str]) -> int:
-    options = parse(Options, "judge", argv)
+    options = parse(Options, "judge", json_alone(argv))
     ks = _ks(options.k)
     tasks = {task.id: task for task in load_tasks(options.tasks, options.format)}
     completions = load_completions(options.completions, set(tasks))

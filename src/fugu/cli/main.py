@@ -119,18 +119,11 @@ def _run(arguments: list[str]) -> int:
         name = " ".join(arguments[:words])
         if name in COMMANDS:
             try:
-                here = str(Path.cwd())
+                Path.cwd()
             except OSError as error:
                 raise FuguError(f"the current folder: {error.strerror}") from None
-            if here not in sys.path and not _in_a_run(Path(here)):
-                sys.path.append(here)  # for module:Class, as with python -m
             return importlib.import_module(COMMANDS[name][0]).main(arguments[words:])
     return _unknown(arguments)
-
-
-def _in_a_run(folder: Path) -> bool:
-    """Return whether ``folder`` is one of a run or lies in one: nothing there is to be found by its name and executed."""
-    return any((each / "config.toml").is_file() and (each / "checkpoints").exists() for each in (folder, *folder.parents))
 
 
 def _unknown(arguments: list[str]) -> int:

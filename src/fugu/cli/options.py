@@ -123,6 +123,14 @@ def take_value(argv: list[str], flag: str, example: str = "") -> tuple[list[str]
     return rest, value
 
 
+def json_alone(argv: list[str]) -> list[str]:
+    """Let ``--json`` without a file mean ``--json -``: print it, as all commands do."""
+    out: list[str] = []
+    for word, after in zip(argv, [*argv[1:], "--"], strict=True):
+        out += [word, "-"] if word == "--json" and after.startswith("--") else [word]
+    return out
+
+
 def take_word(argv: list[str], *kinds: type) -> tuple[list[str], str | None]:
     """Take the first word that is no value of a flag of one of ``kinds`` out of ``argv``: (the rest, the word or None)."""
     values = 0.0  # that the flag before may still have
@@ -184,6 +192,8 @@ def _find_flag(name: str, kind: type) -> tuple[tuple[str, ...], bool]:
     """Return the field that ``--name`` means, and whether the flag negates it."""
     paths = field_paths(kind)
     wanted = tuple(name.replace("-", "_").split("."))
+    if told := foreign.unclear(name, paths, lambda field: "--" + _flag((field,))):
+        raise ConfigError(told)
     positive = (*wanted[:-1], wanted[-1].removeprefix("no_"))
     for path, negated in ((wanted, False), (positive, True)):
         ends = [path] if path in paths else [p for p in paths if len(path) == 1 and p[-1:] == path]

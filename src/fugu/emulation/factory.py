@@ -19,6 +19,7 @@ from typing import Any
 
 import gymnasium
 
+from fugu.emulation import beside
 from fugu.emulation.build import build, is_built, load
 from fugu.emulation.env import Autoreset, Env
 from fugu.emulation.gymnasium import GymnasiumEnv, _takes
@@ -249,13 +250,12 @@ def load_file(path: str) -> Any:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    if (folder := str(Path(path).parent)) not in sys.path:
-        sys.path.append(folder)  # what lies beside the file can be imported from it
+    beside.know([str(Path(path).parent)], [name])
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
-        if isinstance(error, Exception | SystemExit) and not isinstance(error, FuguError):
+        if not isinstance(error, FuguError | KeyboardInterrupt):
             raise LoadError(path, error) from error
         raise
     return module
@@ -270,8 +270,8 @@ def load_module(name: str, where: str) -> Any:
     if name.partition(".")[0] in sys.stdlib_module_names:
         raise ConfigError(f"{where!r}: {name} is a part of Python, and nothing in it can be trained with")
     try:
-        return importlib.import_module(name)
-    except FuguError:
+        return beside.imported(name)
+    except (FuguError, KeyboardInterrupt):
         raise
     except ModuleNotFoundError as error:
         package, _, games = name.partition(".")
@@ -280,7 +280,7 @@ def load_module(name: str, where: str) -> Any:
         if package == "pettingzoo" and "." in games and (error.name or "").partition(".")[0] != package:
             raise _not_installed(where, f"pettingzoo[{games.partition('.')[0]}]") from error
         raise ConfigError(f"{where!r}: cannot import {name!r}: {error}") from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise LoadError(name, error) from error
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fugu.compiler import cache_path
 from fugu.emulation.build import is_built
 
 Result = TypeVar("Result")
@@ -83,9 +84,13 @@ def from_here(name: str) -> str:
 
 
 def title(name: str, settings: Mapping[str, Any]) -> str:
-    """Name an environment as people call it: from here, or by its game where one function of ours makes many."""
+    """Name an environment as people call it: from here, by its file alone where that is a run's copy in the cache, or by its game
+    where one function of ours makes many."""
     game = settings.get("game")
-    return game if isinstance(game, str) and name.startswith("fugu.envs.") else from_here(name)
+    if isinstance(game, str) and name.startswith("fugu.envs."):
+        return game
+    file, rest = split_file(name)
+    return Path(file).name + rest if file and Path(file).is_relative_to(cache_path()) else from_here(name)
 
 
 def split_file(name: str) -> tuple[str, str]:

@@ -41,22 +41,30 @@ class Squashed(Distribution):
                 )
 
     def sample(self, params: Tensor, action_mask: Tensor | None = None, generator: Generator | None = None) -> Tensor:
-        return self._noisy(params, generator).tanh()
+        mean, log_std = self.gaussian(self._check(params))
+        noise = torch.empty_like(mean).normal_(generator=generator)
+        return torch.addcmul(mean, noise, log_std.exp()).tanh()
 
     def sample_with_logprob(
         self, params: Tensor, action_mask: Tensor | None = None, generator: Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return actions and their log-density. Gradients flow through both."""
-        u = self._noisy(params, generator)
-        return u.tanh(), self._density(params, u)
+        mean, log_std = self.gaussian(self._check(params))
+        noise = torch.empty_like(mean).normal_(generator=generator)
+        u = torch.addcmul(mean, noise, log_std.exp())
+        # from the noise itself: (u - mean) / deviation would round, and have a gradient that cancels out
+        return u.tanh(), -(0.5 * noise.square() + log_std + _log_slope(u)).sum(-1) - self.reals * HALF_LOG_TAU
 
     def mode(self, params: Tensor, action_mask: Tensor | None = None) -> Tensor:
         """Return the squashed mean. The greatest density of a wide distribution may lie at a bound instead."""
         return self.gaussian(self._check(params))[0].tanh()
 
     def logprob(self, params: Tensor, action: Tensor, action_mask: Tensor | None = None) -> Tensor:
+        mean, log_std = self.gaussian(self._check(params))
         most = 1 - torch.finfo(action.dtype).eps
-        return self._density(params, action.clamp(-most, most).atanh())
+        u = action.clamp(-most, most).atanh()
+        z = (u - mean) * (-log_std).exp()
+        return -(0.5 * z * z + log_std + _log_slope(u)).sum(-1) - self.reals * HALF_LOG_TAU
 
     def entropy(self, params: Tensor, action_mask: Tensor | None = None) -> Tensor:
         mean, log_std = self.gaussian(self._check(params))
@@ -76,15 +84,6 @@ class Squashed(Distribution):
         """Return mean and log standard deviation of the numbers before they are squashed."""
         mean, log_std = super().gaussian(params)
         return mean, log_std.clamp(max=LARGEST_LOG_STD)
-
-    def _noisy(self, params: Tensor, generator: Generator | None) -> Tensor:
-        mean, log_std = self.gaussian(self._check(params))
-        return mean + log_std.exp() * torch.empty_like(mean).normal_(generator=generator)
-
-    def _density(self, params: Tensor, u: Tensor) -> Tensor:
-        mean, log_std = self.gaussian(self._check(params))
-        z = (u - mean) * (-log_std).exp()
-        return (-0.5 * z * z - log_std - _log_slope(u)).sum(-1) - self.reals * HALF_LOG_TAU
 
     def _mean_of(self, f, mean: Tensor, log_std: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
         """Return the mean of ``f`` of the numbers before they are squashed."""

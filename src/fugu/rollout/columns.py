@@ -37,6 +37,7 @@ TABLE = (
     Column("terminated", "environment", "whether the action ended the episode"),
     Column("truncated", "environment", "whether the action was the last before a limit"),
     Column("cost", "environment", "what the action cost, one number per kind"),
+    Column("lost", "source", "whether the environment was lost in this step, and replaced; missing where none was"),
     Column("action", "policy", "the action as the policy drew it"),
     Column("logprob", "policy", "log-probability of the action, or of each of its choices"),
     Column("value", "policy", "return expected from here on", after="bootstrap"),

@@ -7,6 +7,7 @@ what runs.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -57,7 +58,10 @@ def gathered(name: str) -> dict[str, bytes]:
 
 def keep(folder: Path, role: str, files: Files) -> None:
     """Write copies into ``folder``; those of before that are not among them go."""
+    if folder.is_symlink():
+        raise _link(folder)
     draft = folder / f".{role}-{os.getpid()}"
+    _remove(draft)
     for path, content in files.items():
         target = draft / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -65,12 +69,19 @@ def keep(folder: Path, role: str, files: Files) -> None:
     _replace(draft, folder / role)
 
 
+def forget(folder: Path, role: str) -> None:
+    """Delete the copies of a role."""
+    if not folder.is_symlink():
+        with contextlib.suppress(OSError):
+            _remove(folder / role)
+
+
 def read(folder: Path) -> dict[str, bytes]:
     """Return all copies in ``folder`` by their paths (``env/my_env.py``). A ConfigError if there is a link among them, or too much;
     what Python leaves behind when it imports is not read, and never used."""
     found: dict[str, bytes] = {}
     if folder.is_symlink():
-        raise ConfigError(f"{folder} is a link, and a run's code must lie in its folder; replace it with what it points to")
+        raise _link(folder)
     if folder.is_dir():
         _read(folder, "", found)
     return found
@@ -156,6 +167,16 @@ def _content(path: Path) -> bytes:
 
 def _replace(draft: Path, target: Path) -> None:
     """Put a finished folder in the place of another."""
-    if target.exists():
-        shutil.rmtree(target)
+    _remove(target)
     draft.replace(target)
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_dir() and not folder.is_symlink():
+        shutil.rmtree(folder)
+    else:
+        folder.unlink(missing_ok=True)
+
+
+def _link(folder: Path) -> ConfigError:
+    return ConfigError(f"{folder} is a link, and a run's code must lie in its folder; replace it with what it points to")

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fugu import files
+
 PATIENCE_S = 1.0
 """seconds for all answers; a large work tree on a slow disk may take longer, and then goes without"""
 MOST = 1 << 20
@@ -40,7 +42,7 @@ class Commit:
             found["changed"] = bool(diff)
             found["diff_kept"] = bool(diff) and len(diff) <= MOST
             if found["diff_kept"]:
-                file.write_bytes(diff)
+                files.write(file, diff)
         return found
 
     def __enter__(self) -> Commit:

@@ -80,7 +80,7 @@ class ConfigFile:
         self.text = _read(path)
         try:
             self.data: Data = tomllib.loads(self.text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # a ValueError: numbers of thousands of digits
             raise ConfigError(f"{path} is not TOML: {error}") from None
         self.whole = self.text.rstrip().endswith(END)
         if not self.data:

@@ -72,6 +72,7 @@ def plot(
     draft = target.with_name(f".{target.stem}-{os.getpid()}{target.suffix}")  # in a run of somebody else's target may be a link
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        draft.unlink(missing_ok=True)
         figure.savefig(draft)
         draft.replace(target)
     except OSError as error:
@@ -139,8 +140,8 @@ def _meant(metric: str, there: Collection[str]) -> str:
     if metric in there:
         return metric
     for known in (there, METRICS):
-        ends = sorted(name for name in known if name.rpartition("/")[2] == metric and name != metric)
-        trained = [name for name in ends if name.startswith("episode/")]
+        ends = sorted(name for name in known if name.endswith(f"/{metric}"))
+        trained = [name for name in ends if not name.startswith("eval/")]
         if len(ends) == 1 or len(trained) == 1:
             return trained[0] if trained else ends[0]
         if ends:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
+from fugu import files
 from fugu.algorithm.find import is_own
 from fugu.errors import EnvError, FuguError, places, raised, whole
 from fugu.run.given import flags
@@ -77,12 +78,14 @@ def noting_failure(run: Run) -> Iterator[None]:
     folder.failed.unlink(missing_ok=True)
     folder.ended.unlink(missing_ok=True)
     with suppress(OSError):  # a disk that is full
-        folder.running.write_text(f"{owner}\n")
+        files.write(folder.running, f"{owner}\n")
     try:
         yield
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         with suppress(OSError):  # the error itself is already reported
-            folder.failed.write_text(f"{type(error).__name__}: {error}\n\n{whole(error)}", errors="backslashreplace")
+            files.write(folder.failed, f"{type(error).__name__}: {error}\n\n{whole(error)}")
         raise
     finally:
         if os.getpid() == owner:  # and no fork of it
@@ -106,7 +109,9 @@ def explained(run: Run, trainer: Trainer) -> Iterator[None]:
             f"{error}\n  the minibatch is in {run.folder.diverged}"
             + (f"\n  the last good checkpoint is {good}" if good else "\n  there was no checkpoint yet")
         ) from error
-    except Exception as error:  # a network of the user's own may raise anything
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a network of the user's own may raise anything
         own = [name for name in (run.config.algorithm, run.config.policy.net) if is_own(name)]
         ours = isinstance(error, FuguError) or not own or not places(error)
         if ours or run.config.device != "cpu":  # what a GPU has to say is explained elsewhere

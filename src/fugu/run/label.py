@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fugu import files
 from fugu.config import SEEDS, fitting
 from fugu.errors import ConfigError
-from fugu.run.whole import write_whole
 
 FILE = "run.json"
 LONGEST = 80
@@ -98,9 +98,7 @@ def read_label(folder: Path) -> Label:
     """Return the label of the run in ``folder``. What is not as ``write_label`` writes it is passed over."""
     data: Any = None
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        path = folder / FILE
-        if path.is_file() and path.stat().st_size <= _LARGEST:
-            data = json.loads(path.read_bytes())
+        data = json.loads(files.read(folder / FILE, _LARGEST))
     if not isinstance(data, dict):
         return Label()
     tags, group, seeds, started = (data.get(name) for name in ("tags", "group", "seeds", "started"))
@@ -119,7 +117,7 @@ def write_label(folder: Path, label: Label) -> None:
     data: dict[str, Any] = {"started": label.started, "tags": list(label.tags)}
     if label.group is not None:
         data |= {"group": label.group, "seeds": list(label.seeds)}
-    write_whole(folder / FILE, json.dumps(data) + "\n")
+    files.write(folder / FILE, json.dumps(data) + "\n")
 
 
 def _is_plain(text: str, longest: int = LONGEST) -> bool:

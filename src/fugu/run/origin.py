@@ -12,14 +12,13 @@ import importlib.metadata
 import json
 import os
 import platform
-import shutil
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fugu import __version__
+from fugu import __version__, files
 from fugu.config import read_toml
 from fugu.emulation.place import split_file
 from fugu.errors import ConfigError
@@ -28,7 +27,6 @@ from fugu.run.commit import Commit
 from fugu.run.given import Given, by_text
 from fugu.run.store import RunFolder
 from fugu.run.trust import ROLES, Gate, stamp, text_of
-from fugu.run.whole import write_whole
 from fugu.spaces import Layout
 from fugu.trainer.config import TrainConfig
 
@@ -51,7 +49,7 @@ def note_origin(folder: RunFolder, config: TrainConfig, vec: Any = None) -> None
             "code": copied,
             "git": commit.found(folder.at / "origin.diff"),
         }
-        write_whole(folder.origin, json.dumps(found, indent=1, default=str) + "\n")
+        files.write(folder.origin, json.dumps(found, indent=1, default=str) + "\n")
 
 
 def renew_origin(folder: RunFolder, gate: Gate, given: Given) -> None:
@@ -65,7 +63,7 @@ def renew_origin(folder: RunFolder, gate: Gate, given: Given) -> None:
         if copied:
             found = _read(folder.origin)
             found["code"] = {**found.get("code", {}), **copied}
-            write_whole(folder.origin, json.dumps(found, indent=1) + "\n")
+            files.write(folder.origin, json.dumps(found, indent=1) + "\n")
         if gate.trusted or set(Gate(folder, data).executes) <= set(named):
             stamp(folder, data)
 
@@ -108,7 +106,7 @@ def _copied(folder: RunFolder, data: Mapping[str, Any], roles: Any) -> dict[str,
             each = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
             found[role] = {"name": name, "sha256": each}
         except (OSError, code.TooMuch) as error:
-            shutil.rmtree(folder.code / role, ignore_errors=True)  # of what was named before
+            code.forget(folder.code, role)  # what was named before
             found[role] = {"name": name, "not_copied": str(error)}
     return found
 
@@ -141,7 +139,7 @@ def _processor() -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     """Return what an ``origin.json`` holds; nothing if it is missing or was damaged."""
-    with contextlib.suppress(OSError, ValueError):
-        found = json.loads(path.read_bytes())
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        found = json.loads(files.read(path, files.SMALL))
         return found if isinstance(found, dict) else {}
     return {}

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from fugu import files
 from fugu.errors import ConfigError, FuguError, LoadError
 from fugu.run.dashboard import shows_board
 from fugu.trainer.config_parts import LogConfig
@@ -117,8 +118,9 @@ class Output:
             return
         note = b"" if len(data) < room else b"\n... more was printed than is kept here\n"
         self._written += len(data)
-        with contextlib.suppress(OSError), self.path.open("ab") as file:  # a full disk costs these lines and nothing else
-            file.write(data[:room] + note)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        with contextlib.suppress(OSError, files.NotPlain), os.fdopen(files.opened(self.path, flags), "ab") as file:
+            file.write(data[:room] + note)  # a full disk costs these lines and nothing else
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fugu import files
 from fugu.emulation.place import from_here, title
 from fugu.errors import FuguError
 from fugu.run import store
@@ -94,12 +95,12 @@ def overview(folder: store.RunFolder) -> Overview:
     elif folder.diverged.exists():
         state, problem = "diverged", _divergence(folder.diverged)
     elif folder.failed.exists():
-        state, problem = "failed", folder.failed.read_text(errors="replace").partition("\n")[0]
+        state, problem = "failed", _first_line(folder.failed)
     elif config is not None:
         try:
             if steps >= config.steps or _reached(config, newest):
                 state = "done"
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             state, problem = "damaged", f"{newest}/state.json cannot be read"
         if state == "interrupted" and folder.ended.exists():
             state = "ended"
@@ -134,7 +135,7 @@ def finished(folder: store.RunFolder, config: TrainConfig) -> bool:
         return False
     try:
         return int(newest.name.removeprefix("step_")) >= config.steps or _reached(config, newest)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
 
 
@@ -163,20 +164,29 @@ def _newest_checkpoint(folder: Path) -> Path | None:
 def _damage(checkpoint: Path) -> str | None:
     """Check quickly that the files of the newest checkpoint exist and have the right length. Loading one checks every byte."""
     try:
-        files: dict[str, Any] = json.loads((checkpoint / "MANIFEST.json").read_bytes())["files"]
-        for name, entry in files.items():
+        listed: dict[str, Any] = json.loads(files.read(checkpoint / "MANIFEST.json", files.SMALL))["files"]
+        for name, entry in listed.items():
             if (checkpoint / name).stat().st_size != entry["size"]:
                 return f"{checkpoint / name} does not have its {entry['size']} bytes"
     except FileNotFoundError as error:
         return f"{error.filename} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"{checkpoint / 'MANIFEST.json'} cannot be read"
     return None
+
+
+def _first_line(file: Path) -> str:
+    try:
+        return next(files.lines(file), b"").decode(errors="replace").rstrip("\n")
+    except (OSError, files.NotPlain) as error:
+        return f"{file} cannot be read: {getattr(error, 'strerror', None) or error}"
 
 
 def _divergence(file: Path) -> str:
     from safetensors import SafetensorError, safe_open
 
+    if not file.is_file():
+        return f"training diverged; {file} is no file"
     try:
         with safe_open(file, "numpy") as content:
             return str(content.metadata()["message"])
@@ -188,7 +198,7 @@ def _reached(config: TrainConfig, checkpoint: Path | None) -> bool:
     """Return whether the run ended because it reached its target."""
     if config.target is None or checkpoint is None:
         return False
-    state = json.loads((checkpoint / "state.json").read_bytes())
+    state = json.loads(files.read(checkpoint / "state.json"))
     earlier = (state.get("score") or {}).get("mean") if config.eval.every is None else state.get("evaluated")
     merit = state.get("merit", earlier)  # earlier versions did not save it
     return merit is not None and merit >= config.target

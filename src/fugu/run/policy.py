@@ -41,14 +41,17 @@ def load(
     *,
     runs: str | Path = "runs",
     device: str = "cpu",
+    env: Any = None,
+    policy: Any = None,
+    algorithm: Any = None,
     trust_code: bool = False,
 ) -> Policy:
     """Load the policy of ``run``: a name in the folder ``runs``, a path, ``latest``, ``latest~1``, or the folder of a checkpoint.
 
-    ``which`` is the checkpoint: ``latest``, ``best`` or its step. ``trust_code``: the code that a run names which was not made here may
-    be executed.
+    ``which`` is the checkpoint: ``latest``, ``best`` or its step. ``env``, ``policy`` and ``algorithm`` take the place of what the run
+    names, as those of ``Run``. ``trust_code``: the code that a run names which was not made here may be executed.
     """
-    found, path = restore.find(run, which, runs, trust_code=trust_code)
+    found, path = restore.find(run, which, runs, env=env, policy=policy, algorithm=algorithm, trust_code=trust_code)
     return Policy(found, path, device=device)
 
 

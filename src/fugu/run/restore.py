@@ -36,11 +36,12 @@ class OneEnv:
         self.env_agents = [slice(0, spec.num_agents)]
 
 
-def find(text: str | Path, which: str | int, runs: str | Path, *, trust_code: bool = False) -> tuple[Run, Path]:
-    """Return the run that ``text`` means and the checkpoint ``which`` of it; ``text`` may also be the folder of a checkpoint."""
+def find(text: str | Path, which: str | int, runs: str | Path, **code: Any) -> tuple[Run, Path]:
+    """Return the run that ``text`` means and the checkpoint ``which`` of it; ``text`` may also be the folder of a checkpoint. ``code``
+    goes to ``Run``."""
     path = Path(text)
     if not (path / MANIFEST).is_file():
-        run = Run(text, runs, trust_code=trust_code)
+        run = Run(text, runs, **code)
         return run, checkpoint.find(run.folder.checkpoints, which)
     if which != "latest":
         raise ConfigError(f"{path} is a checkpoint already; leave out which={which!r}, or give the folder of its run")
@@ -50,7 +51,7 @@ def find(text: str | Path, which: str | int, runs: str | Path, *, trust_code: bo
             f"{path} is a checkpoint without its run: none of the folders above has a config.toml, which says what its network is; "
             "keep it in the run's folder checkpoints/"
         )
-    return Run(above, runs, trust_code=trust_code), path
+    return Run(above, runs, **code), path
 
 
 def restored(config: TrainConfig, agents: Agents, device: torch.device, saved: Checkpoint) -> Algorithm:

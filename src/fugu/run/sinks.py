@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from fugu import files
 from fugu.emulation.factory import load_named
 from fugu.errors import ConfigError, FuguError, LoadError, MissingExtra, raised
 from fugu.run.metrics import describe
@@ -115,7 +116,7 @@ class _File:
         self._warned = False
         self._descriptor = -1
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._descriptor = files.opened(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         except OSError as error:
             raise ConfigError(f"metrics cannot be written to {path}: {error.strerror}") from None
         self._size = os.fstat(self._descriptor).st_size
@@ -137,8 +138,7 @@ class _File:
         """Return the end of the lines up to that update, in bytes, and the steps of the last line of all."""
         end = steps = 0
         later = False
-        with self._path.open("rb") as file:
-            lines = file.readlines()
+        lines = [*files.lines(self._path)]
         for number, line in enumerate(lines, 1):
             row = parse_line(line) if line.endswith(b"\n") else None
             if row is None and number < len(lines) and not later:
@@ -212,11 +212,11 @@ class WeightsAndBiases:
         self._ahead = forgotten
         ahead = folder.path / "wandb" / "ahead"
         with contextlib.suppress(OSError, ValueError):
-            self._ahead += int(ahead.read_text())
+            self._ahead += int(files.read(ahead, 100))
         if self._ahead:
             with contextlib.suppress(OSError):  # a disk that is full
                 ahead.parent.mkdir(exist_ok=True)
-                ahead.write_text(f"{self._ahead}\n")
+                files.write(ahead, f"{self._ahead}\n")
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log({name: _number(value) for name, value in metrics.items()} | {"steps": step}, step=step + self._ahead)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fugu import files
 from fugu.errors import ConfigError, FuguError, did_you_mean
 from fugu.run.label import FILE, Label, plain, read_label, write_label
 
@@ -135,7 +136,8 @@ class RunFolder:
     def discard_if_empty(self) -> None:
         """Remove the folder of a run that ended before there was anything to keep: it would be the latest run, and useless."""
         lines = self.metrics.exists() and self.metrics.stat().st_size
-        if not (lines or self.checkpoints.exists() or self.diverged.exists()):
+        ours = (self.at / ".lock").exists()  # and nothing else that took its place
+        if ours and not (lines or self.checkpoints.exists() or self.diverged.exists()):
             shutil.rmtree(self.at, ignore_errors=True)
 
     @property
@@ -164,7 +166,7 @@ class RunFolder:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the run's lock while a process trains it; RunError if another one does. It ends with the process that holds it."""
-        descriptor = os.open(self.at / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = files.opened(self.at / ".lock", os.O_RDWR | os.O_CREAT)
         try:
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock: that would live on in forked workers
@@ -284,15 +286,13 @@ def _none_yet(root: Path | str) -> str:
 def read_lines(path: Path) -> list[dict[str, float]]:
     """Return the whole lines of a JSONL file; [] if there is none. Half a line at the end is left by a kill, and is left out."""
     rows = []
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    for number, line in enumerate(data.split(b"\n")[:-1], 1):
-        row = parse_line(line)
-        if row is None:
-            raise bad_line(path, number, line)
-        rows.append(row)
+    with contextlib.suppress(FileNotFoundError):
+        for number, line in enumerate(files.lines(path), 1):
+            row = parse_line(line)
+            if row is not None and line.endswith(b"\n"):
+                rows.append(row)
+            elif line.endswith(b"\n") or len(line) == files.LINE:
+                raise bad_line(path, number, line)
     return rows
 
 

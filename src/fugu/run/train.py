@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from fugu import files
 from fugu.config import fitting, fixed_paths, override, to_toml
 from fugu.emulation.place import from_anywhere, title
 from fugu.errors import ConfigError
@@ -26,7 +27,6 @@ from fugu.run.output import kept_output
 from fugu.run.run import Run
 from fugu.run.timer import Timer
 from fugu.run.trust import ROLES
-from fugu.run.whole import write_whole
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.callbacks import Callbacks
@@ -128,7 +128,7 @@ def begin(config: TrainConfig, root: Path, name: str | None, label: Label, watch
         folder = store.create(root, env_name(config), name, label)
         stack.callback(folder.discard_if_empty)
         stack.enter_context(folder.lock())
-        write_whole(folder.config, text)
+        files.write(folder.config, text)
         announce(config, folder, trainer.source.note)
         note_origin(folder, config, trainer.source.vec)
         trainer.folder = folder.checkpoints
@@ -212,7 +212,7 @@ def go_on(run: Run, changes: Mapping[str, Any], watching: Callbacks) -> str | No
         if trainer.finished:
             return _done(run, trainer)
         if config != run.config or run.given:
-            write_whole(run.folder.config, to_toml(config))
+            files.write(run.folder.config, to_toml(config))
             run.config = config
         renew_origin(run.folder, run.gate, {role: name for role, name in given.items() if name is not None})
         if run.folder.diverged.exists():

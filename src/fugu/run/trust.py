@@ -18,12 +18,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fugu import files
 from fugu.emulation.place import Name, is_code, split_file
 from fugu.emulation.session import SESSION, is_session
 from fugu.errors import ConfigError
 from fugu.run import code, seal
 from fugu.run.store import RunFolder
-from fugu.run.whole import write_whole
 
 ROLES: Mapping[str, tuple[str, ...]] = {
     "env": ("env",),
@@ -101,9 +101,7 @@ class Gate:
 
     def check_links(self) -> None:
         """Raise a ConfigError if writing to the run's files would write elsewhere."""
-        for entry in os.scandir(self.folder.at):
-            if entry.is_symlink() and not entry.is_dir():
-                raise ConfigError(f"{self.folder.path / entry.name} is a link, and would be written to; replace it with a file")
+        files.refuse_links(self.folder.at, besides="wandb")
 
     @cached_property
     def trusted(self) -> bool:
@@ -133,12 +131,12 @@ class Gate:
         """Return whether this user made the run in this place, and nothing that it executes was changed since."""
         self._why = "it has no seal"
         try:
-            text = self.folder.seal.read_text(encoding="ascii").strip()
+            text = files.read(self.folder.seal, files.SMALL).decode("ascii").strip()
             self._why = "it was moved, copied or changed since, or somebody else made it"
             return seal.fits(text, self.message())
         except seal.NoKey as error:
             self._why = str(error)
-        except (OSError, UnicodeDecodeError):
+        except (OSError, UnicodeDecodeError, files.NotPlain):
             pass
         return False
 
@@ -153,6 +151,9 @@ class Gate:
         file, rest = split_file(name)
         copies = code.of_role(self.copies, role) if file else {}
         if Path(file).name not in copies:
+            if file and not Path(file).is_file():
+                what = f"{self.folder.path} names {_from_here(file)}, which is not there, and has no copy of it"
+                raise ConfigError(what, fix=f"Say where it is now: {FLAGS[role]} file.py{rest}, in Python {role}=")
             return name
         try:
             now: Mapping[str, bytes] = code.gathered(name)
@@ -200,7 +201,7 @@ def stamp(folder: RunFolder, data: Mapping[str, Any]) -> None:
     if not gate.executes:
         return
     try:
-        write_whole(folder.seal, seal.seal(gate.message()) + "\n")
+        files.write(folder.seal, seal.seal(gate.message()) + "\n")
     except (seal.NoKey, OSError, ConfigError):
         return
 

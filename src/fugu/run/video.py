@@ -79,6 +79,7 @@ def record(
         writer: Writer | None = None
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
+            part.unlink(missing_ok=True)  # it may be a link
             for scene in itertools.islice(player.play(greedy=greedy), max_frames):
                 picture = _enlarged(scene.picture(), scale)
                 if dreams is not None:

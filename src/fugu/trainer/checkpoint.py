@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from fugu import files
 from fugu.errors import ConfigError
 from fugu.rollout.source import Page
 from fugu.trainer.checkpoint_format import (
@@ -86,7 +87,9 @@ def save(
     folder = Path(folder)
     try:
         if not folder.is_dir():
-            folder.mkdir(parents=True)
+            if folder.name == BEST:
+                folder.parent.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)  # but not that of its run: one that is gone is not to come back with nothing else in it
             sync_folder(folder.parent)
         with _alone(folder):
             _write_pages(folder, pages)
@@ -209,6 +212,10 @@ def _write_pages(folder: Path, pages: Sequence[Page]) -> None:
     """Write the pages that are not there; each is noted in its ``file``."""
     if not pages:
         return
+    if (folder / PAGES).is_symlink():
+        raise CheckpointError(
+            f"{folder / PAGES} is a link, and rows would be written, and deleted, elsewhere; replace it with a folder"
+        )
     (folder / PAGES).mkdir(exist_ok=True)
     for page in pages:
         if page.file is not None:
@@ -225,7 +232,7 @@ def _write_pages(folder: Path, pages: Sequence[Page]) -> None:
 
 def _drop_pages(folder: Path) -> None:
     """Delete the pages that no checkpoint names."""
-    if not (folder / PAGES).is_dir():
+    if not (folder / PAGES).is_dir() or (folder / PAGES).is_symlink():
         return
     named: set[str] = set()
     for path in _checkpoints(folder):
@@ -332,7 +339,11 @@ def _is_best(path: Path) -> bool:
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, which the system releases when its holder dies."""
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    if folder.is_symlink():
+        raise CheckpointError(
+            f"{folder} is a link, and checkpoints would be written, and deleted, elsewhere; replace it with a folder"
+        )
+    descriptor = files.opened(folder / ".lock", os.O_RDWR | os.O_CREAT)
     try:
         deadline = time.monotonic() + _LOCK_SECONDS
         while True:

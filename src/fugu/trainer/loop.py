@@ -170,9 +170,9 @@ class Trainer:
                 if interrupt.asked:  # the signal reached the workers as well
                     return
                 raise
-            except Diverged:
+            except (Diverged, KeyboardInterrupt):
                 raise
-            except Exception:  # a network of the user's own may raise anything
+            except BaseException:  # a network of the user's own may raise anything
                 with suppress(Exception):  # the reason why training ended matters more
                     self._save_unfinished(before)
                 raise

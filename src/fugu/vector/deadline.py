@@ -23,7 +23,7 @@ from fugu.emulation.factory import Factory
 from fugu.errors import EnvTimeout
 from fugu.vector.config import VectorConfig
 from fugu.vector.runner import RESET, Options
-from fugu.vector.shard import Shard
+from fugu.vector.shard import Expired, Shard
 
 _MAIN = threading.main_thread().ident
 
@@ -57,7 +57,7 @@ class Deadline:
         global _running, _doubted
         if _running is self:
             _running = None
-        too_late = kind is _Expired
+        too_late = kind is Expired
         if _doubted is self:
             _doubted = None
             too_late = too_late or (kind is None and time.monotonic() > self.until)
@@ -103,10 +103,6 @@ def close_here(shard: Shard, deadline: Deadline) -> None:
         warnings.warn(str(error), RuntimeWarning, stacklevel=2)
 
 
-class _Expired(BaseException):
-    """Raised from the signal handler inside the env's own code; not an Exception, which envs may swallow."""
-
-
 def release() -> None:
     """Give signal and timer back; called when a vector env closes."""
     global _expires
@@ -147,7 +143,7 @@ def _expired(signum: int, frame: FrameType | None) -> None:
         _arm(LATE_S / 2)
     else:
         _arm(0.5)  # the env may catch even this; it hears it again
-        raise _Expired
+        raise Expired
 
 
 def _continued(signum: int, frame: FrameType | None) -> None:

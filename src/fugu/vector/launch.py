@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -13,10 +14,13 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from fugu.errors import WorkerDied
-from fugu.vector.mail import Mailbox, pair
+from fugu.emulation.beside import known
+from fugu.errors import WorkerDied, signal_name
+from fugu.vector.mail import GONE, Mailbox, pair
 from fugu.vector.worker import BOOT, OURS
 
+LOOK_S = 0.1
+"""how often a waiting parent looks whether its workers are alive"""
 POLITE_S = 1.0
 """how long a worker may take to close by itself"""
 
@@ -30,7 +34,9 @@ class Worker:
         ours, theirs = pair()
         self._crash = os.fdopen(anonymous_file("fugu-crash"), "rb", buffering=0)
         fds = (theirs.fileno(), memory, self._crash.fileno())
-        command = [sys.executable, "-c", BOOT, json.dumps([str(path) for path in sys.path]), str(os.getpid()), *map(str, fds)]
+        paths = json.dumps([[str(path) for path in sys.path], known()])
+        # -P: else the current folder comes first when BOOT imports what it needs
+        command = [sys.executable, "-P", "-c", BOOT, paths, str(os.getpid()), *map(str, fds)]
         environment = {"OMP_NUM_THREADS": "1", **os.environ}  # one core per worker, unless the user says otherwise
         with _held_back(OURS):  # inherited: a signal that comes while the worker starts waits until it can pass it over
             self.process = subprocess.Popen(
@@ -40,6 +46,19 @@ class Worker:
         self.mailbox = Mailbox(ours)
         self._ended: os.waitid_result | None = None
         self._reaped = False
+
+    def post(self, seq: int, content: bytes) -> None:
+        """Send a message as far as there is room. If the process is gone, whoever waits for its answer finds out."""
+        with contextlib.suppress(*GONE):
+            self.mailbox.post(seq, content)
+
+    def sending(self) -> bool:
+        """Send more of what there was no room for, and return True if something is left that may yet arrive."""
+        try:
+            self.mailbox.take_in()  # an answer that nobody waits for any more may be holding it up
+            return not self.mailbox.push() and not self.exited()
+        except (EOFError, *GONE):
+            return False
 
     def exited(self, wait: float = 0.0) -> bool:
         """Return True if the process is over. It stays a zombie until ``reap``, so its number cannot be given to another."""
@@ -68,13 +87,13 @@ class Worker:
         self.exited(wait=1.0)
         number = code = None
         if self._ended is None:
-            message = f"worker process {self.process.pid} is gone"
+            message = f"worker process {self.process.pid} closed its connection"
         elif self._ended.si_code == os.CLD_EXITED:
             code = self._ended.si_status
             message = f"worker process {self.process.pid} ended with exit code {code}"
         else:
             number = self._ended.si_status
-            message = f"worker process {self.process.pid} was killed by {signal.Signals(number).name}"
+            message = f"worker process {self.process.pid} was killed by {signal_name(number)}"
             if number == signal.SIGKILL:
                 message += "; if nobody killed it, the machine ran out of memory"
         return WorkerDied(
@@ -109,6 +128,18 @@ class Worker:
             self._crash.seek(0)
             return self._crash.read().decode(errors="replace")
         return ""
+
+
+def deliver(workers: Sequence[Worker], until: float) -> None:
+    """Wait until ``workers`` have room for all that was posted to them, but not beyond the time ``until``: then they are late with
+    their answers too."""
+    left = [worker for worker in workers if worker.sending()]
+    while left and (now := time.monotonic()) < until:
+        poll = select.poll()
+        for worker in left:
+            poll.register(worker.mailbox, select.POLLIN | select.POLLOUT)
+        poll.poll(1000 * min(LOOK_S, until - now))
+        left = [worker for worker in left if worker.sending()]
 
 
 def anonymous_file(name: str) -> int:

@@ -7,7 +7,7 @@ environments compute their steps elsewhere (``Deferred`` in ``emulation/env.py``
 
 from __future__ import annotations
 
-import contextlib
+import os
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
@@ -30,6 +30,10 @@ POLL_S = 0.1
 """how long to wait for steps that are computed elsewhere before looking again"""
 
 
+class Expired(BaseException):
+    """Raised from a signal handler inside the code of an env that hangs; not an Exception, which envs may swallow."""
+
+
 class Shard:
     """``factories`` are those of the envs ``first_env ...``; build, then ``bind`` to memory, then ``reset`` and ``step``."""
 
@@ -47,6 +51,7 @@ class Shard:
         self.factories = list(factories)
         self.first_env = first_env
         self.worker = worker
+        self._owner = os.getpid()
         self.on_error = on_error
         self.restarts = 0
         self._keep = infos
@@ -75,10 +80,12 @@ class Shard:
             check_distinct(self.envs, self.first_env)
             self.deferred = any(is_deferred(env) for env in self.envs)
         except BaseException as error:
-            failed = self._error(error, len(self.envs), "make")
-            self.close()
-            if isinstance(error, ConfigError | NotInstalled | SandboxError) or not isinstance(error, Exception | SystemExit):
-                raise  # says it well already; or not the env's doing
+            try:
+                failed = self._error(error, len(self.envs), "make")
+            finally:
+                self.close()
+            if isinstance(error, ConfigError | NotInstalled | SandboxError):
+                raise  # says it well already
             raise failed from error
 
     def bind(self, buffers: Buffers, first_agent: int, *, stage: bool = False, at: memoryview | None = None) -> None:
@@ -126,7 +133,7 @@ class Shard:
                 self._rows[1 - slot][k].action_mask[...] = True  # type: ignore[index]
             try:
                 info = env.reset(self.seeds[k], out, **extra)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 info = self._failed(error, k, "reset", slot)
             if info:
                 self._collect(infos, info, k, out)
@@ -147,7 +154,7 @@ class Shard:
             at[0] = k
             try:
                 info = env.step(action, out)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 info = self._failed(error, k, "step", slot)
             if info:
                 self._collect(infos, info, k, out)
@@ -168,7 +175,7 @@ class Shard:
                     self._under_way.append(k)
                     continue
                 info = env.step(action, out)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 info = self._failed(error, k, "step", slot)
             if info:
                 self._collect(self._early, info, k, out)
@@ -181,7 +188,7 @@ class Shard:
             try:
                 if not cast(Deferred, self.envs[k]).ready():
                     return False
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 self.give_up(slot, error)
             else:
                 self._awaited.pop()
@@ -196,7 +203,7 @@ class Shard:
         """Wait until the env that was asked last may be ready, or for ``timeout`` seconds."""
         try:
             cast(Deferred, self.envs[self._awaited[-1]]).waiter.wait(timeout)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             self.give_up(slot, error)
 
     def give_up(self, slot: int, error: BaseException) -> None:
@@ -211,7 +218,7 @@ class Shard:
             self._at[0], out = k, self._rows[slot][k]
             try:
                 info = cast(Deferred, self.envs[k]).finish(out)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 info = self._failed(error, k, "step", slot)
             if info:
                 self._collect(self._early, info, k, out)
@@ -233,7 +240,7 @@ class Shard:
             self._at[0] = k
             try:
                 results.append(_access(self.envs[k], kind, name, args, kwargs))
-            except Exception as error:
+            except BaseException as error:
                 raise self._error(error, k, "call") from error
         return results
 
@@ -244,8 +251,9 @@ class Shard:
             self._at[0] = k
             try:
                 env.close()
-            except Exception as error:
-                message = f"env {self.first_env + k}: {type(error).__name__} in close(): {_text(error)}"
+            except BaseException as error:
+                self._pass_on(error)
+                message = f"env {self.first_env + k}: {type(error).__name__} in close(): {text_of(error)}"
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     @property
@@ -277,11 +285,13 @@ class Shard:
             raise wrapped from (None if wrapped is error else error)
         self.restarts += 1
         old = self.envs[k]
-        with contextlib.suppress(Exception):  # it is being replaced because it is broken
+        try:
             old.close()
+        except BaseException as again:  # it is being replaced because it is broken
+            self._pass_on(again)
         try:
             fresh = self.factories[k]()
-        except Exception as again:
+        except BaseException as again:
             raise self._error(again, k, "make") from again
         seed = None if self.seeds[k] is None else restart_seed(self.seeds[k], self.restarts)  # type: ignore[arg-type]
         self.seeds[k] = seed
@@ -289,13 +299,21 @@ class Shard:
         for rows in self._rows:
             rows[k].writer = None  # it belonged to the old env
         truncate(self._rows[slot][k], self._rows[1 - slot][k].obs, unscored=is_unscored(getattr(fresh, "metadata", None)))
-        return {0: {"restarted": "env", "error": str(wrapped)}}
+        return {agent: {"restarted": "env", "error": str(wrapped)} for agent in range(fresh.num_agents)}
+
+    def _pass_on(self, error: BaseException) -> None:
+        """Raise ``error`` if it is not an env's doing: Ctrl-C or a time limit in the calling process, or anything in a process that an
+        env has forked, which is not this one's to go on in."""
+        if os.getpid() != self._owner or (self.worker is None and isinstance(error, KeyboardInterrupt | Expired)):
+            raise error
 
     def _error(self, error: BaseException, k: int, phase: str) -> EnvError:
+        """Return what env ``k`` raised as an EnvError, whatever it is."""
+        self._pass_on(error)
         if isinstance(error, EnvError):
             return error
         text = "".join(traceback.format_exception(error))
-        message = f"{type(error).__name__}: {_text(error)}"
+        message = f"{type(error).__name__}: {text_of(error)}"
         env = self.first_env + k
         seeds = () if phase == "make" else (self.seeds[k],)
         return EnvError(
@@ -372,8 +390,8 @@ def _access(env: Any, kind: str, name: str, args: Sequence[Any], kwargs: dict[st
     return value(*args, **kwargs) if kind == "call" and (callable(value) or args or kwargs) else value
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:
+    except BaseException:
         return "(the error has no readable text)"

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from fugu.emulation.env import Infos, Rows
-from fugu.emulation.saved import bytes_of, no_valid
+from fugu.emulation.saved import no_valid
 from fugu.emulation.stats import Drained, EpisodeLog, EpisodeStats, check_logged
 from fugu.errors import CallOrderError, ConfigError, EnvTimeout, WorkerDied
 from fugu.vector.config import VectorConfig
 from fugu.vector.runner import RESET, STEP, Options, Runner, chosen_envs
 from fugu.vector.seeds import chosen_seeds
+from fugu.vector.snapshot import checked, put, taken
 
 CLOSED = "this vector env is closed"
 
@@ -208,29 +209,18 @@ class VecEnv:
         self._check_can_snapshot()
         if self._running or len(self._parked) != len(self._groups):
             raise CallOrderError("snapshot() takes what waits for actions: recv() and park() every batch first")
-        saved = {"state": np.frombuffer(self._runner.state, np.uint8).copy()}
-        saved["parked"] = np.array(self._parked, np.int64)
-        saved |= self._buffers.save(self._slot)
-        if self.episode_stats:
-            saved |= self._stats.save()
-        return saved
+        return taken(self._runner, self._slot, self._parked, self._stats if self.episode_stats else None)
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
         """Go on where ``snapshot`` was taken, with every batch parked. The number of environments must be the same. A snapshot may
         come from anywhere: one that these environments cannot be in raises a ConfigError, and they stay as they are."""
         self._check_open()
         self._check_can_snapshot()
-        of = f"{self.num_envs} environments of {self.spec.name}"
-        columns = self._buffers.checked(saved, of)
-        self._stats.check(saved, of)
-        state = bytes_of(saved, "state", of)
+        snapshot = checked(saved, self._runner, self._stats, of=f"{self.num_envs} environments of {self.spec.name}")
         self._drain()
-        self._runner.state = state.tobytes()
-        self._buffers.load(columns, self._slot)
-        self._stats.load(saved)
+        put(snapshot, self._runner, self._slot, self._stats)
         self._received = None
-        order = saved["parked"].tolist() if "parked" in saved else []
-        self._parked = order if sorted(order) == list(range(len(self._groups))) else list(range(len(self._groups)))
+        self._parked = snapshot.parked
         self._served = [1] * len(self._groups)
         self._fresh = [False] * len(self._groups)
 
