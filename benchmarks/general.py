@@ -26,7 +26,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -186,10 +186,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("envs", nargs="*", default=list(CASES), metavar="ENV", help=f"of {', '.join(CASES)}")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=int, help="instead of those of the table")
     parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=list(JOBS))
     parser.add_argument("--work", type=Path, help="folder that keeps what is done, for another call to go on from")
     parser.add_argument("--out", help="file for the results")
     arguments = parser.parse_args()
+    if arguments.steps:
+        CASES.update({name: replace(CASES[name], steps=arguments.steps) for name in arguments.envs})
     warnings.filterwarnings("ignore")
     warm_up()
     with tempfile.TemporaryDirectory() as temporary:

@@ -48,6 +48,7 @@ def test_the_board_the_last_line_and_the_list_say_the_same(tmp_path, capsys):
     assert last["score"] == state["score"]["mean"] == state["merit"]
     assert f"score {last['score']:.1f} (mean return of the last 100 episodes)" in done
     assert f"{last['steps']:,} steps (whole batches; 10,000 asked)" in done and last["steps"] > 10_000
+    assert "target 1000 not reached" in done
     (one,) = overviews(tmp_path)
     assert (one.measure, one.score) == ("score", last["score"]) and one.best_score == max(
         r.get("score", 0) for r in run.metrics()
@@ -67,7 +68,7 @@ def test_self_play_ends_with_its_rating_which_a_target_means(tmp_path, capsys):
     assert f"rating {last['self_play/rating']:.1f} (" in done and "return" not in done
     assert last["self_play/rating"] >= 20 and last["steps"] < 6000 and last["score"] < 20
     (one,) = overviews(tmp_path)
-    assert (one.measure, one.state) == ("self_play/rating", "done") and "steps (" not in done
+    assert (one.measure, one.state) == ("self_play/rating", "done") and "steps (" not in done and "target" not in done
     assert main(["runs", "--runs", str(tmp_path)]) == 0
     assert f"{last['self_play/rating']:.2f} rating" in capsys.readouterr().out
 

@@ -50,7 +50,7 @@ def test_a_run_whose_environments_move_to_another_backend_starts_new_episodes(ru
 
 
 def test_a_run_in_other_batches_goes_on(run):
-    assert run.resume(steps=6000, backend="native", batch_size=4).metrics()[-1]["steps"] >= 6000
+    assert run.resume(steps=6000, **{"vector.backend": "native", "vector.batch_size": 4}).metrics()[-1]["steps"] >= 6000
 
 
 def test_a_run_that_is_being_trained_is_left_alone(run):

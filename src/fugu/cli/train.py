@@ -272,10 +272,15 @@ def _result(run: Run, metrics: list[dict[str, float]]) -> str:
     """Return how far a run got and what it came to."""
     steps, asked = int(metrics[-1]["steps"]) if metrics else 0, run.config.steps
     parts = [f"{steps:,} steps" + (f" (whole batches; {asked:,} asked)" if steps > asked else "")]
+    target, reached = run.config.target, False
     name = measure(metrics, evaluated=run.config.eval.every is not None)
     if name is not None:
         short, meaning = MEASURES[name]
-        parts.append(f"{short} {values(metrics, name)[-1]:.1f} ({meaning})")
+        last = values(metrics, name)[-1]
+        parts.append(f"{short} {last:.1f} ({meaning})")
+        reached = target is not None and name != "episode/return" and last >= target
+    if target is not None and steps >= asked and not reached:
+        parts.append(f"target {target:g} not reached")
     for kind, (paid, limit) in costs(metrics).items():
         parts.append(f"{kind.removeprefix('/') or 'cost'} {paid:.1f}" + ("" if limit is None else f" (limit {limit:g})"))
     return ", ".join(parts)
