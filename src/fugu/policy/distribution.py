@@ -39,6 +39,8 @@ class Distribution(nn.Module):
         super().__init__()
         self.layout = Layout(action_space)
         counts, binaries, reals = _elements(self.layout)
+        self.counts = counts
+        """choices of each categorical element"""
         self.heads = len(counts)
         """number of categorical elements"""
         self.choices = sum(counts)

@@ -37,9 +37,10 @@ class TrainConfig:
     env: str = fixed("cartpole")
     """Environment: a native one by name, my_env.h, a Gymnasium id, module:Class or file.py:Class"""
     algorithm: str = fixed("ppo")
-    """Algorithm: ppo, a2c (the simplest actor-critic), sac (learns from each row many times), safe_ppo (limits on the cost of
-    episodes), mappo (teams, with a critic that sees more than the actors), grpo (compares episodes that began alike), token_ppo
-    (texts, with a value for every token), self_play (against earlier versions), or one of your own: file.py:Class or module:Class"""
+    """Algorithm: ppo, a2c (the simplest actor-critic), sac (learns from each row many times), dreamer (learns a model of the world, and
+    inside it), safe_ppo (limits on the cost of episodes), mappo (teams, with a critic that sees more than the actors), grpo (compares
+    episodes that began alike), token_ppo (texts, with a value for every token), self_play (against earlier versions), or one of your
+    own: file.py:Class or module:Class"""
     env_kwargs: Mapping[str, Any] = fixed(default_factory=dict)
     """Settings of the environment; --env.NAME VALUE on the command line. Lists in them become tuples"""
     seed: int = fixed(0)

@@ -1,4 +1,4 @@
-"""From a loss to new weights: backward, a bound on the gradient, Adam or Muon, and the learning rate over the run."""
+"""From a loss to new weights: backward, a bound on the gradient, Adam, Muon or LaProp, and the learning rate over the run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fugu.errors import ConfigError
 from fugu.ops.adam import Adam, DeviceAdam, make_adam
+from fugu.ops.laprop import LaProp
 from fugu.ranks import ALONE, Ranks
 from fugu.trainer.config_parts import OptimizerConfig
 from fugu.trainer.sound import check_optimizer
@@ -146,7 +147,7 @@ def hidden_matrices(module: nn.Module) -> set[str]:
 
 
 class Part:
-    """One module: Adam for it, or Muon for its hidden matrices and Adam for the rest."""
+    """One module: Adam or LaProp for it, or Muon for its hidden matrices and Adam for the rest."""
 
     def __init__(self, module: nn.Module, config: OptimizerConfig, factor: float = 1.0) -> None:
         """``factor``: of the learning rate."""
@@ -156,9 +157,12 @@ class Part:
         hidden = [p for name, p in named if name in hidden_matrices(module)] if config.name == "muon" else []
         chosen = set(map(id, hidden))
         rest = [p for p in self.parameters if id(p) not in chosen]
-        self.adam: Adam | DeviceAdam | None = None
+        self.adam: Adam | DeviceAdam | LaProp | None = None
         self.muon: torch.optim.Optimizer | None = None
-        if rest:
+        if config.name == "laprop":
+            betas = (config.beta1, config.beta2)
+            self.adam = LaProp(rest, learning_rate=config.learning_rate, betas=betas, eps=config.eps, clip=config.adaptive_clip)
+        elif rest:
             self.adam = make_adam(
                 rest,
                 alone=not hidden,
