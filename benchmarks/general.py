@@ -142,10 +142,10 @@ def make_env(name: str, count: int = 1) -> Any:
 
     case = CASES[name]
     if case.kind == "multi-agent":
-        import mpe2
         from benchmarks.general_rows import AgentRows
+        from mpe2 import simple_spread_v3
 
-        return AgentRows(mpe2.simple_spread_v3.parallel_env())
+        return AgentRows(simple_spread_v3.parallel_env())
     make = getattr(general_envs, name, None) or (lambda: gymnasium.make(case.env))
     return DummyVecEnv([lambda: Monitor(make())] * count)
 

@@ -17,11 +17,15 @@ import pytest
 from tests.timing import in_time
 
 import fugu
+from fugu.cli import autotune as autotune_command
 from fugu.cli.doctor import Item, _cuda, _extras, gpu_item, torch_item
 from fugu.cli.extras import PURPOSES
 from fugu.cli.main import COMMANDS, main
-from fugu.cli.options import take_env_kwargs
+from fugu.cli.options import full_names, take_env_kwargs
 from fugu.errors import GpuError
+from fugu.trainer.config import TrainConfig
+from fugu.vector.autotune import Trial, Tuning
+from fugu.vector.config import VectorConfig
 
 ROOT = Path(__file__).parents[2]
 FUGU = [sys.executable, "-m", "fugu"]
@@ -185,6 +189,17 @@ def test_new_environment_takes_a_name_and_never_overwrites(tmp_path: Path, capsy
     assert main(["new", "env", str(tmp_path / "b")]) == 2
     assert main(["new", "env", str(tmp_path / "b.py"), "--name", "not a name"]) == 2
     assert not (tmp_path / "b.py").exists()
+
+
+def test_what_autotune_prints_for_training_is_understood_there(monkeypatch, capsys) -> None:
+    best = VectorConfig(num_envs=8, backend="process", num_workers=4, batch_size=2, order="first_finished", isolate=True)
+    monkeypatch.setattr(
+        autotune_command, "apart", lambda *_, **__: Tuning("'CartPole-v1'", (Trial("best", best, 1.0, rates=[1.0]),), best)
+    )
+    assert main(["autotune", "CartPole-v1"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.split()[:1] == ["train"])
+    words = full_names(line.split()[4:], TrainConfig)
+    assert words[words.index("--vector.batch-size") + 1] == "2" and words.count("--vector.isolate") == 1
 
 
 def test_autotune_prints_the_line_to_use(capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,11 @@ def test_several_agents_take_fewer_gradient_steps_than_one(monkeypatch: pytest.M
     assert gradient_steps(2) == gradient_steps(30) == 16
 
 
+def test_values_of_several_agents_have_mean_0_so_that_states_nobody_has_seen_promise_nothing(monkeypatch) -> None:
+    assert [settings(monkeypatch, agents).ppo.normalize_value for agents in (1, 2)] == [False, True]
+    assert not general_module.general("snake", {}, 1.0).ppo.normalize_value
+
+
 def test_only_discrete_actions_get_an_entropy_bonus(monkeypatch: pytest.MonkeyPatch) -> None:
     discrete, continuous = (settings(monkeypatch, action=action) for action in (gs.Discrete(3), gs.Box(-1.0, 1.0, (2,))))
     assert discrete.ppo.entropy_coef > 0 == continuous.ppo.entropy_coef

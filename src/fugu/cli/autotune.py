@@ -48,7 +48,8 @@ def main(argv: list[str]) -> int:
     out.print(f"\nuse  [bold]{best_name}[/]:")
     constructor = "".join(f" --env.{name} {value}" for name, value in env_kwargs.items())
     out.print(Text(f"  python   {tuning.python}"))
-    train = tuning.flags.replace("--isolate", "--isolate True")  # which may be None there
+    # where isolate may be None, and a batch size be of rows
+    train = tuning.flags.replace("--isolate", "--isolate True").replace("--batch-size", "--vector.batch-size")
     out.print(Text(f"  train    fugu train {options.env} {train}{constructor}"))
     out.print(Text(f"  measure  fugu bench vector {options.env} {tuning.flags}{constructor}"))
     return 0

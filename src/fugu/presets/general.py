@@ -59,7 +59,14 @@ def general(env: Any, env_kwargs: Mapping[str, Any], start_timeout: float) -> Tr
             normalize_observation=True,
         ),
         # Rewards of any size come to one scale, so that one weight of the value loss and of the entropy bonus does for all.
-        ppo=PPOConfig(normalize_reward=True, reward_clip=10.0, entropy_coef=0.0 if continuous else 0.01),
+        # Where all rewards are costs, a network that begins at 0 expects the most of what nobody has seen yet, and agents that can
+        # leave for there do. In units of mean 0 it expects the usual.
+        ppo=PPOConfig(
+            normalize_reward=True,
+            reward_clip=10.0,
+            entropy_coef=0.0 if continuous else 0.01,
+            normalize_value=not native and agents > 1,
+        ),
         # The rate falls to 0 over the steps, so it can begin above the usual 3e-4, at which images stay.
         optimizer=OptimizerConfig(learning_rate=3e-4 if image or (native and continuous) else 1e-3),
     )
