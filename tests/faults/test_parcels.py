@@ -157,3 +157,12 @@ def test_objects_that_can_be_sent_are_sent():
     got = unpack(pack_results([ValueError("x"), Sealed, threading.Lock(), 5]))
     assert isinstance(got[0], Sealed) and str(got[0].open()) == "x" and got[1] is Sealed and got[3] == 5
     assert "lock" in got[2]
+
+
+@pytest.mark.usefixtures("no_leaks")
+def test_a_large_info_is_not_late_because_it_was_asked_for_late():
+    with fugu.vector.make(partial(Faulty, "big_info", at=1), 2, backend="process", num_workers=2, step_timeout=0.5) as vec:
+        vec.reset()
+        vec.send(np.zeros(2, np.int64))
+        time.sleep(0.7)
+        assert len(vec.recv().infos[1]["blob"]) == 5_000_000

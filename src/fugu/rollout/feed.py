@@ -67,7 +67,7 @@ class Feed(Source):
         self._seed(vec.config.seed)
         self._actor: Actor | None = None
         self._said = False
-        self._lost = Lost.noted_in(vec)
+        self._lost = Lost.noted_in(vec, static=True)
 
     # --- a batch ---
 

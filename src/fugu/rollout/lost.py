@@ -1,7 +1,8 @@
 """Episodes that were cut off because their environment or its worker was lost, and replaced: they are learned from like others that
 were cut off, but are no episodes to count.
 
-In: rows as they are received. Out: the experience with a column ``lost``, ``[segments, horizon]`` bool, if there was such a row.
+In: rows as they are received. Out: the experience with a column ``lost``, ``[segments, horizon]`` bool, if there was such a row or may
+be one in what is recorded once.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from fugu.emulation.env import Rows
 from fugu.emulation.stats import lost_agents
@@ -18,12 +20,15 @@ from fugu.vector.vecenv import VecEnv
 
 class Lost:
     @classmethod
-    def noted_in(cls, vec: VecEnv) -> Lost | None:
-        """Return where to note what ``vec`` loses; None if it replaces nothing."""
-        return cls() if vec.config.on_error == "restart" else None
+    def noted_in(cls, vec: VecEnv, *, static: bool = False) -> Lost | None:
+        """Return where to note what ``vec`` loses; None if it replaces nothing. ``static``: the experience lies in the same memory each
+        time, and so does what is added to it here."""
+        return cls(static) if vec.config.on_error == "restart" else None
 
-    def __init__(self) -> None:
+    def __init__(self, static: bool) -> None:
+        self._static = static
         self._places: list[tuple[int, int]] = []
+        self._column: Tensor | None = None
 
     def note(self, rows: Rows, place: slice, t: int) -> None:
         """Note what was lost in row ``t`` of the segments ``place``, whose outcome ``rows`` are."""
@@ -33,11 +38,15 @@ class Lost:
     def marked(self, experience: Experience) -> Experience:
         """Return the experience with a mark on the rows noted since the last call, which end no episode that counts."""
         places, self._places = self._places, []
-        if not places or experience.ended is None:
+        batch, ended = experience.batch, experience.ended
+        if ended is None or not (places or self._static):
             return experience
-        batch = experience.batch
-        lost = torch.zeros(batch["truncated"].shape, dtype=torch.bool)
-        lost[tuple(zip(*places, strict=True))] = True
-        lost = lost.to(batch["truncated"].device)
-        ended = (batch["terminated"] | batch["truncated"]) & ~lost
-        return replace(experience, batch=batch.also(lost=lost), ended=ended.any(1).view(-1, len(experience.ended)).any(0))
+        marks = torch.zeros(batch["truncated"].shape, dtype=torch.bool)
+        if places:
+            marks[tuple(zip(*places, strict=True))] = True
+        if self._column is None:
+            self._column = torch.zeros_like(batch["truncated"])
+        lost = self._column.copy_(marks)
+        whole = (batch["terminated"] | batch["truncated"]) & ~lost
+        ended.copy_(whole.any(1).view(-1, len(ended)).any(0))
+        return replace(experience, batch=batch.also(lost=lost))

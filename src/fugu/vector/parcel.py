@@ -49,6 +49,7 @@ _MADE_BY = (
     np.float32(1).__reduce__()[0],
 )
 """what numpy has its arrays, types and numbers made by when they are read"""
+_FLAT = frozenset((bool, int, float, str, bytes, type(None), np.bool_, np.int32, np.int64, np.float32, np.float64))
 _ERRORS = [kind for part in (builtins, errors) for kind in vars(part).values() if isinstance(kind, type)]
 _PLAIN: list[Any] = [*_KINDS, *_MADE_BY, Sealed, *(kind for kind in _ERRORS if issubclass(kind, BaseException))]
 _BY_NAME = {(thing.__module__, thing.__qualname__): thing for thing in _PLAIN}
@@ -98,7 +99,7 @@ def unpack(content: bytes) -> Any:
 def pack_infos(infos: Infos) -> bytes:
     """Return infos as bytes; what cannot be sent is named."""
     try:
-        return pack(infos)
+        return pickle.dumps(infos, 5) if all(map(_is_flat, infos.values())) else pack(infos)
     except BaseException:
         return pack({agent: _sendable(info) for agent, info in infos.items()})
 
@@ -121,6 +122,17 @@ def seal(value: Any) -> Sealed | None:
             continue
         return sealed
     return None
+
+
+def _is_flat(info: Mapping[Any, Any]) -> bool:
+    """Return True if an info is seen at a glance to be plain data, as most are."""
+    if type(info) is not dict:
+        return False
+    for key, value in info.items():
+        kind = type(value)
+        if type(key) is not str or not (kind in _FLAT or (kind is np.ndarray and not value.dtype.hasobject)):
+            return False
+    return True
 
 
 def _sendable(info: Mapping[Any, Any]) -> dict[Any, Any]:

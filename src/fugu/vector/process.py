@@ -182,7 +182,8 @@ class Process(Runner):
                 continue
             worker = self._workers[index]
             try:
-                infos.update(open_infos(self._mail(worker, self._phase(group), self._due[group])))
+                until = time.monotonic() + self._config.step_timeout  # it is done, however late it is asked
+                infos.update(open_infos(self._mail(worker, self._phase(group), until)))
             except WorkerDied as error:
                 self._lost(worker, group, error, infos)
             except EnvError as error:
