@@ -50,6 +50,8 @@ bench: $(VENV)/.peers  ## every speed claim, with its competitors
 	$(BIN)/python benchmarks/advantage.py --out benchmarks/results/advantage.json
 	$(BIN)/python benchmarks/train.py --out benchmarks/results/train.json
 	$(BIN)/python benchmarks/predict.py --out benchmarks/results/predict.json
+	$(BIN)/python benchmarks/sac.py pendulum speed --out benchmarks/results/sac.json
+	$(BIN)/python benchmarks/replay.py --out benchmarks/results/replay.json
 
 clean:
 	rm -rf $(VENV) .venv-nethack .venv-sanitize build dist .pytest_cache .mypy_cache .ruff_cache

@@ -5,6 +5,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <poll.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -76,12 +78,14 @@ bool wait_command(SharedControl& self, size_t worker, double timeout_s) {
   return self.control.wait_command(worker, timeout_s * 1e6);
 }
 
-// Ends this process as soon as `pidfd` (the parent's) becomes readable, even if a stuck env holds the GIL.
+// Ends this process and its process group, what it has started, as soon as `pidfd` (the parent's) becomes readable, even if a stuck
+// env holds the GIL.
 void exit_with(int pidfd) {
   std::thread([pidfd] {
     pollfd poll_on{pidfd, POLLIN, 0};
     while (poll(&poll_on, 1, -1) <= 0) {
     }
+    kill(0, SIGKILL);
     _exit(1);
   }).detach();
 }
@@ -167,5 +171,5 @@ NB_MODULE(_native, m) {
   bind_advantage(m);
   bind_engine(m);
   bind_learn(m);
-  m.def("exit_with", &exit_with, "pidfd"_a, "End this process when the process behind pidfd ends.");
+  m.def("exit_with", &exit_with, "pidfd"_a, "End this process and its group when the process behind pidfd ends.");
 }

@@ -1,4 +1,4 @@
-// The learner's kernels for CPUs: small MLPs and LSTMs forward and backward, sampling and the PPO loss.
+// The learner's kernels for CPUs: small MLPs, LSTMs and norms forward and backward, sampling and the PPO loss.
 //
 // What they compute is stated by the reference functions in src/fugu/ops/, how in the learn_*.h files that are included
 // here once per instruction set. This file chooses the set at run time, so that one wheel runs everywhere, and shares the work out
@@ -11,6 +11,7 @@
 #endif
 
 #include <array>
+#include <cmath>
 #include <string_view>
 #include <vector>
 
@@ -83,6 +84,18 @@ struct PpoLoss {
   float* grad_value;
 };
 
+struct Norm {  // y = SiLU(x / sqrt(mean(x^2) + epsilon) * scale), [rows, width]
+  int64_t rows, width;
+  const float* x;
+  const float* scale;  // [width]
+  float epsilon;
+  float* y;
+  float* inverse;  // [rows] what a row is multiplied by; null: not kept
+  const float* grad_y;
+  float* grad_x;
+  float* grad_scale;
+};
+
 inline constexpr int kLossParts = 5;  // policy, value, entropy, kl, clip fraction
 using LossSums = std::array<double, kLossParts>;
 
@@ -111,6 +124,9 @@ struct Kernels {
   int64_t (*loss_floats)(int64_t choices);
   void (*sample_rows)(const Sample&, int64_t low, int64_t high, float* scratch);
   void (*ppo_rows)(const PpoLoss&, int64_t low, int64_t high, double* sums, float* scratch);
+
+  void (*norm_rows)(const Norm&, int64_t low, int64_t high);
+  void (*norm_gradients)(const Norm&, int64_t low, int64_t high, float* sums);
 };
 
 namespace portable {
@@ -249,6 +265,26 @@ inline LossSums ppo_loss(const PpoLoss& m, const Kernels& kernels, int threads) 
   for (const auto& sum : sums)
     for (size_t i = 0; i < total.size(); ++i) total[i] += sum[i];
   return total;
+}
+
+inline constexpr int64_t kNormRows = 128;  // the least share
+
+inline void norm_forward(const Norm& m, const Kernels& kernels, int threads) {
+  Crew::instance().run(shares_of(m.rows, kNormRows), threads,
+                       [&](int64_t share) { kernels.norm_rows(m, share * kNormRows, std::min(m.rows, (share + 1) * kNormRows)); });
+}
+
+inline void norm_backward(const Norm& m, const Kernels& kernels, int threads) {
+  const int64_t per_share = std::max(kNormRows, shares_of(m.rows, kSums)), shares = shares_of(m.rows, per_share);
+  Scratch<Use::kCall> call(shares * m.width);
+  float* sum = call.take(shares * m.width);
+  std::fill_n(sum, shares * m.width, 0.0f);
+  Crew::instance().run(shares, threads, [&](int64_t share) {
+    kernels.norm_gradients(m, share * per_share, std::min(m.rows, (share + 1) * per_share), sum + share * m.width);
+  });
+  std::fill_n(m.grad_scale, m.width, 0.0f);
+  for (int64_t share = 0; share < shares; ++share)
+    for (int64_t i = 0; i < m.width; ++i) m.grad_scale[i] += sum[share * m.width + i];
 }
 
 }  // namespace fugu::learn

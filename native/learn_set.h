@@ -4,6 +4,7 @@
 #include "learn_mlp.h"
 #include "learn_lstm.h"
 #include "learn_loss.h"
+#include "learn_norm.h"
 
 static constexpr Kernels kernels{
     .mlp_packed_floats = mlp_packed_floats,
@@ -28,5 +29,7 @@ static constexpr Kernels kernels{
     .loss_floats = loss_floats,
     .sample_rows = sample_rows,
     .ppo_rows = ppo_rows,
+    .norm_rows = norm_rows,
+    .norm_gradients = norm_gradients,
 };
 #undef FUGU_INLINE

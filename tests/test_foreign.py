@@ -11,7 +11,7 @@ from fugu.errors import ConfigError
 from fugu.foreign import NAMES
 from fugu.trainer.config import TrainConfig, member
 
-PATHS = field_paths(member("ppo"))
+PATHS = {*field_paths(member("ppo")), *field_paths(member("sac"))}
 
 
 def test_every_name_leads_to_a_setting_that_exists_and_is_none_itself():

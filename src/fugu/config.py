@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import math
 import os
 import textwrap
 import tomllib
@@ -31,6 +32,9 @@ END = "# end"
 SEEDS = 2**63
 """bound of seeds, which every generator takes"""
 
+LARGEST = 2.0**128 - 2.0**104
+"""greatest finite number of float32"""
+
 
 def fixed(default: Any = dataclasses.MISSING, *, default_factory: Any = dataclasses.MISSING) -> Any:
     """Declare a field that a run keeps for good, because its weights, statistics or environments would not fit another value."""
@@ -49,6 +53,16 @@ def fixed_paths(config: Any) -> list[tuple[str, ...]]:
         elif dataclasses.is_dataclass(value):
             paths += [(field.name, *path) for path in fixed_paths(value)]
     return paths
+
+
+def refuse_absurd(config: Any, section: str = "") -> None:
+    """Raise a ConfigError if a number is beyond what the machine computes with: 64 bits, and float32 where it has a fraction."""
+    for field in dataclasses.fields(config):
+        name, value = f"{section}{field.name}", getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            refuse_absurd(value, f"{name}.")
+        elif (isinstance(value, int) and abs(value) > SEEDS) or (isinstance(value, float) and LARGEST < abs(value) < math.inf):
+            raise ConfigError(f"{name}={value:.3g} is beyond what can be computed with")
 
 
 def to_toml(config: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import linecache
 import re
+import signal
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -165,6 +166,32 @@ class EnvTimeout(EnvError):
 def shared_class(error: BaseException) -> type[BaseException]:
     """Return the nearest class of ``error`` that every process knows, whatever modules it has: built in, or one of these."""
     return next(kind for kind in type(error).__mro__ if kind.__module__ in ("builtins", __name__))
+
+
+def shown(text: str, *, most: int = 0) -> str:
+    """Return ``text`` as it can be printed, whoever it came from: nothing in it steers the terminal, or turns its letters round.
+    Line ends stay. Of more than ``most`` characters, if that is given, it is the beginning."""
+    if most and len(text) > most:
+        text = f"{text[:most]} ... ({len(text) - most} characters more)"
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text)
+
+
+def shown_line(text: str) -> str:
+    """Return the same where there is room for one line: line ends too are shown as what they are."""
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def signal_name(number: int) -> str:
+    """Return what a signal is called: ``SIGKILL``, or ``SIGRTMIN+3`` for one that has no name of its own."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        low = getattr(signal, "SIGRTMIN", number + 1)
+        return f"SIGRTMIN+{number - low}" if low <= number <= signal.SIGRTMAX else f"signal {number}"
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

@@ -213,6 +213,22 @@ def test_the_price_follows_the_episodes_that_finished():
     assert said["safe/lambda"] == 0 and said["safe/over_limit"] == 0  # what was paid before the restart is forgotten
 
 
+def test_an_episode_whose_environment_was_lost_moves_no_price():
+    safe = algorithm(multiplier="sgd", multiplier_rate=0.1)
+    given = batch(horizon=4, ends=False)
+    cost = torch.zeros(6, 4, 1)
+    cost[0, 0], cost[0, 2], cost[1, 0] = 1.5, 2.0, 50.0  # two episodes of agent 0; agent 1's is lost
+    ended, lost = torch.zeros(6, 4, dtype=torch.bool), torch.zeros(6, 4, dtype=torch.bool)
+    ended[0, 1] = ended[0, 3] = ended[1, 1] = lost[1, 1] = True
+    said = safe.finish(safe.prepare(given.also(cost=cost, truncated=ended, lost=lost), 0.0))
+    assert said["safe/lambda"] == pytest.approx(0.1 * (1.75 - 1)) and said["safe/over_limit"] == 1
+    ended[:] = False
+    ended[1, 1] = True
+    cost[:] = 0.0
+    said = safe.finish(safe.prepare(given.also(cost=cost, truncated=ended), 0.0))
+    assert said["safe/over_limit"] == 0  # what the lost one cost is forgotten
+
+
 @pytest.mark.parametrize(
     "changes, problem",
     [

@@ -133,6 +133,21 @@ def test_games_are_scored_by_who_has_more_at_their_end(trainer):
     assert (algorithm._returns == 0).all() and algorithm._points == {"score": 0.5, "games": 2.0}
 
 
+def test_a_game_that_was_lost_with_its_environment_is_not_scored(trainer):
+    algorithm = trainer.algorithm
+    algorithm.who, algorithm._returns, algorithm._over = [1], np.zeros(4), np.zeros(4, bool)
+    seen = []
+    algorithm.ratings.record = lambda opponent, scores: seen.extend(scores)
+    reward, ends = torch.zeros(4, 3), torch.zeros(4, 3, dtype=torch.bool)
+    ends[:, 1], reward[:, 0] = True, torch.tensor([-1.0, 1.0, 1.0, -1.0])
+    lost = torch.zeros_like(ends)
+    lost[:2, 1] = True
+    player = torch.tensor([1, 0, 1, 0])[:, None].expand(4, 3)
+    columns = {"reward": reward, "terminated": torch.zeros_like(ends), "truncated": ends, "lost": lost}
+    algorithm._score(Batch(columns), player)
+    assert seen == [0.0] and (algorithm._returns == 0).all() and not algorithm._over.any()
+
+
 @pytest.mark.parametrize("out", [0, 1], ids=["the first", "the second"])
 def test_a_game_is_over_when_both_players_are(trainer, out):
     """One player is out two rows before the other, the second time across two batches."""

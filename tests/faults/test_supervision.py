@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
 
 import numpy as np
+import psutil
 import pytest
 
 import fugu
-from fugu.errors import EnvError, EnvTimeout, WorkerDied
+from fugu.errors import EnvError, EnvTimeout, WorkerDied, signal_name
 from fugu.vector.launch import Worker
 from tests.faults.faulty import BASE_EXCEPTIONS, Faulty, healthy, one_bad
 from tests.timing import in_time
@@ -184,3 +187,57 @@ def test_check_finds_whatever_an_env_raises():
     assert any("Panic" in finding.problem for finding in report.findings if finding.where == "step()")
     report = fugu.check_env(partial(Faulty, fault="panic", phase="make"), steps=20)
     assert any("Panic" in finding.problem for finding in report.findings if finding.where == "__init__")
+
+
+# --- the parent's end ---
+
+ORPHANS = """
+import os, signal, sys, fugu
+from tests.faults.faulty import one_bad
+vec = fugu.vector.make(one_bad(4, 3, {fault!r}, phase="reset"), backend="process", num_workers=2, isolate=True)
+vec.reset()
+pids = [worker.process.pid for worker in vec._runner._workers]
+if {stopped}:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+print(*pids, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("fault", "stopped"), [("", True), ("orphan", False), ("fork", True)])
+def test_stopped_workers_and_what_they_started_do_not_outlive_the_parent(fault, stopped):
+    script = ORPHANS.format(fault=fault, stopped=stopped)
+    program = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    with program:
+        groups = {int(pid) for pid in program.stdout.readline().split()}
+    assert len(groups) == 2
+    began = time.monotonic()
+    while left := [p for p in psutil.process_iter() if _group_of(p) in groups and p.status() != psutil.STATUS_ZOMBIE]:
+        assert time.monotonic() < began + 10, left
+        time.sleep(0.02)
+    in_time(time.monotonic() - began, 1.5)
+
+
+def _group_of(process):
+    try:
+        return os.getpgid(process.pid)
+    except ProcessLookupError:
+        return None
+
+
+# --- signals without names ---
+
+
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (34, "SIGRTMIN"), (37, r"SIGRTMIN\+3"), (63, r"SIGRTMIN\+29")])
+def test_a_worker_that_any_signal_killed_is_named(number, name):
+    with fugu.vector.make(healthy(), 2, backend="process", num_workers=2) as vec:
+        vec.reset()
+        os.kill(vec._runner._workers[0].process.pid, number)
+        with pytest.raises(WorkerDied, match=rf"was killed by {name}(;|\n)") as caught:
+            vec.step(ACTIONS[:2])
+        assert caught.value.signal == number
+
+
+def test_reserved_signals_have_numbers():
+    assert (signal_name(32), signal_name(signal.SIGRTMIN), signal_name(99)) == ("signal 32", "SIGRTMIN", "signal 99")

@@ -21,6 +21,8 @@ NAMES = (
     "lstm_kept",
     "sample_categorical",
     "ppo_loss_categorical",
+    "norm_forward",
+    "norm_backward",
 )
 
 

@@ -228,6 +228,12 @@ def test_a_command_given_in_a_run_finds_no_modules_there(elsewhere, tmp_path, mo
         ("my.module:Env-v0", {}, "my.module:Env-v0"),
         ("some/where/my_env.so", {}, "some/where/my_env.so"),
         ("fugu.cli.main:main", {"argv": ["--version"]}, "fugu.cli.main:main"),
+        ("Ant-v5", {"xml_file": "hostile.xml"}, "Ant-v5, whose settings name files or code"),
+        ("NetHackScore-v0", {"savedir": "/home/somebody"}, "NetHackScore-v0, whose settings name files"),
+        ("fugu.envs.atari:make", {"game": "Ant-v5", "xml_file": "ant.xml"}, "Ant-v5 with the settings of an Atari game"),
+        ("fugu.envs.atari:make", {"game": "ALE/Pong-v5", "rom": {"at": ["~/pong"]}}, "fugu.envs.atari:make, whose settings"),
+        ("FrozenLake-v1", {"desc": ["SFFF", "FFFG"], "map_name": "4x4", "render_mode": "rgb_array"}, None),
+        ("coding", {"tasks": "my/tasks.jsonl"}, None),
         ("coding", {"level": 2}, None),
         ("fugu.envs.teams:with_state", {"of": "mpe2.simple_spread_v3:parallel_env"}, None),
         ("fugu.envs.atari:make", {"game": "ALE/Pong-v5"}, None),
@@ -419,3 +425,22 @@ def test_a_logger_that_is_dropped_or_replaced_is_not_asked_for(tmp_path):
     fugu.Run(other).resume(steps=256, sink=f"{tmp_path}/new/sink.py:Sink")
     assert (Path(other) / "mark").exists() and fugu.Run(other).gate.made_here
     assert (Path(other) / "code/sink/sink.py").read_text() == (tmp_path / "new" / "sink.py").read_text()
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_a_compiled_library_is_never_loaded_from_a_run(elsewhere, tmp_path, trust):
+    library = elsewhere / "code" / "env" / "walk.so"
+    library.write_bytes(b"hostile")
+    rename(elsewhere, str(tmp_path / "gone" / "walk.py") + ":Walk", str(library))
+    with pytest.raises(ConfigError, match="build it from its source" if trust else "would execute"):
+        fugu.Run(elsewhere, trust_code=trust).evaluate(1)
+
+
+def test_what_a_run_logs_is_sent_to_nobody_who_was_not_asked_for(tmp_path, monkeypatch):
+    run = fugu.train("cartpole", runs=tmp_path, **TINY)
+    text = run.folder.config.read_text()
+    run.folder.config.write_text(text.replace('wandb = "off"', 'wandb = "online"'))
+    assert fugu.Run(run.path).evaluate(1).episodes == 1
+    with pytest.raises(Untrusted, match="log.wandb: sends what it logs"):
+        fugu.Run(run.path).resume(steps=256)
+    assert fugu.Run(run.path).resume(steps=256, **{"log.wandb": "off"}).config.log.wandb == "off"

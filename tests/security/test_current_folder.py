@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from fugu.cli.main import main
 from fugu.emulation import beside
 from fugu.emulation.factory import load_named
 from fugu.errors import ConfigError
+from fugu.run.commit import Commit
 
 PLANTED = (
     "json",
@@ -151,3 +154,28 @@ def test_no_command_executes_what_lies_in_the_current_folder(planted, command, m
         (planted / "typing.py").unlink()
     fugu(*command.split(), module=module)
     assert not executed(planted)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_no_program_that_a_work_tree_names_is_executed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    touch = f"touch {tmp_path / 'executed'}"
+    for command in (
+        "init -q",
+        f"config core.fsmonitor '{touch}'",
+        f"config diff.external '{touch}'",
+        f"config filter.theirs.clean '{touch}'",
+        f"config diff.theirs.textconv '{touch}'",
+        "add file .gitattributes",
+        "-c user.name=me -c user.email=me commit -q -m first",
+    ):
+        if command.startswith("add"):
+            (tmp_path / "file").write_text("one\n")
+            (tmp_path / ".gitattributes").write_text("")
+        subprocess.run(["git", "-c", "core.fsmonitor=false", *shlex.split(command)], check=True)
+    (tmp_path / ".gitattributes").write_text("* filter=theirs diff=theirs\n")
+    (tmp_path / "file").write_text("two\n")
+    (tmp_path / "executed").unlink(missing_ok=True)
+    with Commit() as commit:
+        assert len(str((commit.found(tmp_path / "diff") or {})["commit"])) == 40
+    assert not (tmp_path / "executed").exists()

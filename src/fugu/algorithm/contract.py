@@ -7,12 +7,16 @@ An algorithm is an ``nn.Module``. Its weights and statistics are found like thos
 the attributes of all its parts. A checkpoint holds them all, so nothing needs to be listed. State that is no tensor goes through
 torch's own ``get_extra_state`` and ``set_extra_state``, as a mapping of tensors. Each part that is a direct attribute has its own
 optimizer and its own bound on the gradient, so that one does not change how another learns.
+
+An algorithm with several losses, each of which is to see what the step before it changed, writes ``losses`` in place of ``loss``: after
+each that it yields, the parts that the gradient reached take a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -44,7 +48,7 @@ def greedy_is_mode(act: Acting) -> Acting:
 
 
 class Algorithm(nn.Module):
-    """Learns a policy. Subclasses write ``act`` and ``loss``, and the other members if they need them."""
+    """Learns a policy. Subclasses write ``act`` and ``loss`` (or ``losses``), and the other members if they need them."""
 
     Config: ClassVar[type] = NoSettings
     """the settings: a frozen dataclass whose fields have defaults, each with its help text under it"""
@@ -52,6 +56,13 @@ class Algorithm(nn.Module):
     enough: Callable[[Metrics], bool] | None = None
     """predicate called after every minibatch, with its metrics: True if the batch has been used enough; None: it never has, and on
     a GPU nothing waits for the answer"""
+
+    losses: Callable[[Batch], Iterator[tuple[Tensor, Metrics]]] | None = None
+    """generator of several losses of a minibatch, each with metrics: before the next is asked for, the parts that have a gradient of it
+    take a step; None: there is one, ``loss``"""
+
+    rates: Mapping[str, float] = MappingProxyType({})
+    """factor on the learning rate by part (the name of the attribute, or ``algorithm`` for its own weights), where it is not 1"""
 
     policy: Any
     """the network that acts"""

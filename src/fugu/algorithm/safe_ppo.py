@@ -145,7 +145,10 @@ class SafePPO(Algorithm):
     def _charge(self, batch: Batch) -> None:
         """Move the multipliers by the cost of the episodes that ended in this batch."""
         ended = batch["terminated"] | batch["truncated"]
-        cost = torch.where(ended[..., None], self.cost_meter(batch["cost"], ended), 0.0)  # [segments, horizon, costs]
+        of_episodes = self.cost_meter(batch["cost"], ended)  # [segments, horizon, costs]
+        if "lost" in batch:
+            ended = ended & ~batch["lost"]
+        cost = torch.where(ended[..., None], of_episodes, 0.0)
         episodes = self.ranks.sum(ended.sum())
         many = episodes.clamp(min=1)
         self.multiplier.update(self.ranks.sum(cost.sum((0, 1))) / many, episodes)

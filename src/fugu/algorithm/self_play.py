@@ -194,18 +194,19 @@ class SelfPlay(Algorithm):
         passes = batch.segments // agents
         ended = batch["terminated"] | batch["truncated"]
         # [passes, agents, horizon] -> [time, agents]
-        reward, over, who = (
+        lost = batch["lost"] if "lost" in batch else torch.zeros_like(ended)
+        reward, over, who, broken = (
             column.cpu().unflatten(0, (passes, agents)).permute(0, 2, 1).reshape(-1, agents).double().numpy()
-            for column in (batch["reward"], ended, player)
+            for column in (batch["reward"], ended, player, lost)
         )
         found: dict[int, list[float]] = {}
-        for gains, ends, seats in zip(reward, over, who.astype(np.int64), strict=True):
+        for gains, ends, seats, cut in zip(reward, over, who.astype(np.int64), broken, strict=True):
             self._returns += gains
             self._over |= ends > 0
             for world in np.flatnonzero(self._over.reshape(-1, SEATS).all(1)):
                 pair = slice(world * SEATS, world * SEATS + SEATS)
                 opponent = int(seats[pair].max())
-                if opponent in self.who:
+                if opponent in self.who and not cut[pair].any():
                     mine = int(seats[pair].argmin())
                     lead = self._returns[pair][mine] - self._returns[pair][1 - mine]
                     found.setdefault(opponent, []).append(0.5 + 0.5 * np.sign(lead))
@@ -293,9 +294,15 @@ class SelfPlay(Algorithm):
 
     def set_extra_state(self, state: Any) -> None:
         self.ratings.load_state(state["ratings"])
-        self.who = state["who"].tolist()
+        self.who = who = state["who"].tolist()
+        if not 0 < len(who) <= len(self.pool) or not all(
+            type(one) is int and 0 <= one < len(self.ratings.players) for one in who
+        ):
+            raise ValueError("its pool holds players that are not in its table")
+        returns, over = state["returns"].numpy().copy(), state["over"].numpy().copy()
+        if returns.shape == over.shape == self._over.shape:  # otherwise they are of other environments
+            self._returns, self._over = np.nan_to_num(returns.astype(float)), over.astype(bool)
         self.batches, self.rows = state["counts"].tolist()
-        self._returns, self._over = state["returns"].numpy().copy(), state["over"].numpy().copy()
         self._points = dict(zip(("score", "games"), state["points"].tolist(), strict=True))
 
 

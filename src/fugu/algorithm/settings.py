@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_type_hints
 
 from fugu.algorithm.config import MAPPOConfig, PPOConfig, SafeConfig, SelfPlayConfig, SurrogateConfig, TeamPPOConfig
+from fugu.algorithm.config_dreamer import DreamerConfig
 from fugu.algorithm.config_episodes import GRPOConfig, TokenPPOConfig
 from fugu.algorithm.find import algorithm_class, is_own
 from fugu.config import fixed
 from fugu.emulation.place import cached_by_meaning
 from fugu.errors import ConfigError
+from fugu.rollout.config import ReplayConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,14 @@ class TokenPPOSettings(Settings):
     """Estimates over the tokens of texts"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class DreamerSettings(Settings):
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    """Rows that are kept and drawn again"""
+    dreamer: DreamerConfig = field(default_factory=DreamerConfig)
+    """World model and behaviour"""
+
+
 KNOWN: Mapping[str, type[Settings]] = {
     "ppo": PPOSettings,
     "safe_ppo": SafePPOSettings,
@@ -87,6 +97,7 @@ KNOWN: Mapping[str, type[Settings]] = {
     "grpo": GRPOSettings,
     "token_ppo": TokenPPOSettings,
     "self_play": SelfPlaySettings,
+    "dreamer": DreamerSettings,
 }
 """algorithm -> its settings, for those whose settings need no torch"""
 

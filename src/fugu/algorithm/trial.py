@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,10 @@ from fugu.spaces.views import TORCH_DTYPES
 
 BY_NAME = {"asdict", "astuple", "vars", "getattr", "fields"}
 """functions that read attributes without naming them"""
-MEMBERS = ("build", "source", "act", "prepare", "loss", "enough", "finish", "merit", "restarted", "Config")
+MEMBERS = ("build", "source", "act", "prepare", "loss", "losses", "rates", "enough", "finish", "merit", "restarted", "Config")
 """members of the contract"""
 NEEDED = ("act", "loss")
-GROUPS = {"optimizer", "algorithm", "envs", "score"}
+GROUPS = {"optimizer", "algorithm", "envs", "score", "replay"}
 """parts of a checkpoint that are not parts of an algorithm"""
 
 
@@ -52,7 +52,7 @@ def _check_members(kind: type[Algorithm], name: str) -> None:
     own = [key for key in vars(kind) if not key.startswith("_")]
     known = {key for key in dir(Algorithm) if not key.startswith("_")}
     for member in NEEDED:
-        if getattr(kind, member) is getattr(Algorithm, member):
+        if getattr(kind, member) is getattr(Algorithm, member) and (member != "loss" or kind.losses is None):
             near = _near(member, [key for key in own if key not in known])
             raise ConfigError(f"{name} has no {member}.{near} See `fugu new algorithm` for a working example")
     for key in own:
@@ -230,28 +230,35 @@ def _learn(algorithm: Algorithm, name: str, batch: Batch) -> None:
     if not isinstance(batch, Batch):
         raise ConfigError(f"{name}: prepare must return a batch (batch.also(advantage=...)), got {type(batch).__name__}")
     with torch.enable_grad():
-        found = _called(name, "loss", lambda: algorithm.loss(batch), what)
-        if not isinstance(found, tuple) or len(found) != 2:
-            raise ConfigError(f"{name}: loss must return (loss, metrics), got {type(found).__name__}")
-        loss, metrics = found
-        if not isinstance(loss, Tensor) or loss.dim() or not loss.is_floating_point():
-            raise ConfigError(
-                f"{name}: loss must be a scalar, got {_described(loss)}; take its mean over the rows of batch['mask']"
-            )
-        if not loss.isfinite():
-            raise ConfigError(
-                f"{name}: loss is {loss.item()} on rows of zeros; look for divisions by zero and logarithms of it"
-            )
-        if not loss.requires_grad:
-            raise ConfigError(
-                f"{name}: loss carries no gradient, so nothing is learned; leave out torch.no_grad() and detach()"
-            )
-        _called(name, "the gradient of loss", loss.backward, what)
+        if algorithm.losses is None:
+            _check_loss(name, "loss", _called(name, "loss", lambda: algorithm.loss(batch), what), what)
+        else:
+            losses = _called(name, "losses", lambda: algorithm.losses(batch), what)  # type: ignore[misc]
+            if not isinstance(losses, Iterator):
+                raise ConfigError(f"{name}: losses must be a generator; write yield loss, metrics")
+            while (found := _called(name, "losses", lambda: next(losses, None), what)) is not None:
+                _check_loss(name, "losses", found, what)
     if all(p.grad is None for p in algorithm.parameters()):
         raise ConfigError(f"{name}: loss depends on no weight of the algorithm; keep networks as attributes: self.critic = ...")
-    _check_metrics(name, "loss", metrics)
     with torch.no_grad():
         _check_metrics(name, "finish", _called(name, "finish", lambda: algorithm.finish(batch), what))
+
+
+def _check_loss(name: str, member: str, found: Any, what: str) -> None:
+    if not isinstance(found, tuple) or len(found) != 2:
+        verb = "return" if member == "loss" else "yield"
+        raise ConfigError(f"{name}: {member} must {verb} (loss, metrics), got {type(found).__name__}")
+    loss, metrics = found
+    if not isinstance(loss, Tensor) or loss.dim() or not loss.is_floating_point():
+        raise ConfigError(
+            f"{name}: loss must be a scalar, got {_described(loss)}; take its mean over the rows of batch['mask']"
+        )
+    if not loss.isfinite():
+        raise ConfigError(f"{name}: loss is {loss.item()} on rows of zeros; look for divisions by zero and logarithms of it")
+    if not loss.requires_grad:
+        raise ConfigError(f"{name}: loss carries no gradient, so nothing is learned; leave out torch.no_grad() and detach()")
+    _called(name, "the gradient of loss", loss.backward, what)
+    _check_metrics(name, member, metrics)
 
 
 def _check_metrics(name: str, member: str, metrics: Any) -> Metrics:

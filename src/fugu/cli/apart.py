@@ -17,6 +17,7 @@ import os
 import pickle
 import re
 import signal
+import struct
 import sys
 import threading
 import time
@@ -26,7 +27,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fugu.errors import ConfigError, FuguError
+from fugu.errors import ConfigError, FuguError, signal_name
 
 Result = TypeVar("Result")
 
@@ -39,6 +40,9 @@ POLITE_S = 1.0
 LOOK = 0.9
 """share of its time after which a process notes where it is, in case it is late"""
 TRACE_BYTES = 65536
+SIZE = struct.Struct("=Q")
+"""stands before the answer: its length in bytes"""
+READ_BYTES = 1 << 20
 PR_SET_PDEATHSIG = 1
 SAFE_PATH = "PYTHONSAFEPATH"
 
@@ -136,10 +140,27 @@ def _receive(answer: Connection, pid: int, timeout: float | None) -> bytes | Non
             told = True
         if (_is_over(pid) or time.monotonic() >= until) and not answer.poll():
             return None
-    try:
-        return answer.recv_bytes()
-    except (EOFError, ConnectionResetError):
-        return None
+    return _read(answer, pid, until)
+
+
+def _read(answer: Connection, pid: int, until: float) -> bytes | None:
+    """Return the answer that has begun to come; None if the rest does not, because the process ended, was stopped, or hangs."""
+    pipe, content, size = answer.fileno(), bytearray(), SIZE.size
+    os.set_blocking(pipe, False)
+    while len(content) < size:
+        try:
+            part = os.read(pipe, READ_BYTES)
+        except BlockingIOError:
+            over = _is_over(pid) or time.monotonic() >= until
+            if not answer.poll(0 if over else POLL_S) and over:
+                return None
+            continue
+        if not part:
+            return None
+        content += part
+        if size == SIZE.size <= len(content):
+            size += SIZE.unpack_from(content)[0]
+    return bytes(content[SIZE.size :])
 
 
 def _is_over(pid: int, wait: float = 0.0) -> bool:
@@ -154,7 +175,7 @@ def _is_over(pid: int, wait: float = 0.0) -> bool:
 
 def _end(process: Any) -> None:
     """End the process, if it was started and still runs, and everything its environment has started."""
-    if process.pid is None or process.exitcode is not None:
+    if process.pid is None or process._popen.returncode is not None:  # its number may be somebody else's by now
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):  # it has no session of its own yet
         os.killpg(process.pid, signal.SIGKILL)
@@ -178,10 +199,9 @@ def _ended(code: int | None, timeout: float | None, places: list[str]) -> Ended:
             places,
             f"look for os._exit() and sys.exit(), and raise an exception instead; {survive}",
         )
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
     memory = ", or for too little memory" if -code == signal.SIGKILL else ""
     return Ended(
-        f"the process of the environment was killed by signal {-code} ({name})",
+        f"the process of the environment was killed by signal {-code} ({signal_name(-code)})",
         places,
         f"look for a crash in native code, for os.kill() and os.abort(){memory}; {survive}",
     )
@@ -228,7 +248,9 @@ def _answer(
         sys.stdout.flush()
         sys.stderr.flush()
         ctypes.CDLL(None).fflush(None)  # what native code has printed: a fork ends without it
-    answering.send_bytes(pickle.dumps((result, error)))
+    content = pickle.dumps((result, error))
+    with open(answering.fileno(), "wb", closefd=False) as pipe:
+        pipe.write(SIZE.pack(len(content)) + content)
 
 
 def _sendable(error: FuguError) -> FuguError:

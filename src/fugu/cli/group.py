@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from fugu.cli.options import console
-from fugu.run.board import clean
+from fugu.errors import shown_line
 from fugu.run.measure import MEASURES, shared
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def show_group(group: Group, program: str) -> int:
         text = "not begun" if one is None else f"{one.path}, {one.state}"
         if one is not None and one.score is not None:
             text += f", {MEASURES[one.measure or 'score'][0]} {one.score:.1f}"
-        out.print(Text(f"seed {seed}: {clean(text)}"), soft_wrap=True)
+        out.print(Text(f"seed {seed}: {shown_line(text)}"), soft_wrap=True)
     ended = [one.latest for one in there.values() if one.state == "done" and one.latest]
     if all(one.state != "done" for one in there.values()):  # the error says what to do
         return 0

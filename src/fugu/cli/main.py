@@ -1,7 +1,8 @@
 """The entry point of the ``fugu`` command: finds the command, and turns every way it can end into an exit code.
 
 Nothing heavy is imported here, so that ``fugu --help`` answers at once; a command's module is imported when it is called.
-Exit codes: 0 fine, 1 it failed, 2 it was called wrongly, 130 Ctrl-C, 141 the reader of the output went away.
+Exit codes: 0 fine, 1 it failed, 2 it was called wrongly, 130 Ctrl-C, 129 SIGHUP and 143 SIGTERM (the terminal went away, or somebody
+asked a training to end: it saved), 141 the reader of the output went away.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fugu import __version__
-from fugu.errors import ConfigError, FuguError, did_you_mean, whole
+from fugu.errors import ConfigError, FuguError, did_you_mean, shown, whole
+
+MOST = 4000
+"""characters of a message; a traceback in an environment's words may be long, and so may a name"""
 
 # command -> (module with main(argv) -> exit code, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -86,7 +90,7 @@ def _code(arguments: list[str], debug: bool) -> int:
         return 130
     except FuguError as error:
         if debug:
-            print(whole(error), file=sys.stderr)
+            print(shown(whole(error)), file=sys.stderr)
         _complain(str(error))
         return 2 if isinstance(error, ConfigError) else 1
     except (ImportError, OSError) as error:
@@ -173,7 +177,7 @@ def _forget_output() -> None:
 
 def _one_line(message: Warning | str, *place: object, **more: object) -> str:
     """Return a warning as people want to read it, without the file and line it came from."""
-    return f"warning: {message}\n"
+    return shown(f"warning: {message}", most=MOST) + "\n"
 
 
 def _complain(message: str) -> None:
@@ -181,4 +185,4 @@ def _complain(message: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    Console(stderr=True).print(Text(message, style="red"), soft_wrap=True)
+    Console(stderr=True).print(Text(shown(message, most=MOST), style="red"), soft_wrap=True)

@@ -10,16 +10,17 @@ import io
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, get_origin
 
 import tyro
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from fugu import foreign
 from fugu.config import SEEDS, field_paths, field_type
-from fugu.errors import ConfigError, did_you_mean
+from fugu.errors import ConfigError, did_you_mean, shown, shown_line
 
 Options = TypeVar("Options")
 
@@ -40,6 +41,7 @@ def read(kind: type[Options], **settings: Any) -> Options:
             if isinstance(error, ConfigError):
                 raise error from None
             error = error.__context__
+    settings["args"] = [shown(shown_line(argument), most=300) for argument in settings["args"]]
     return tyro.cli(kind, **settings)  # help, or what it has to say about flags, now on the terminal
 
 
@@ -213,8 +215,16 @@ def _find_flag(name: str, kind: type) -> tuple[tuple[str, ...], bool]:
 def console() -> Console:
     """Return the console that reports go to. Without a terminal there are no colours and lines are not wrapped."""
     if sys.stdout.isatty():
-        return Console(highlight=False)
-    return Console(highlight=False, width=200, soft_wrap=True)
+        return Plain(highlight=False)
+    return Plain(highlight=False, width=200, soft_wrap=True)
+
+
+class Plain(Console):
+    """A console that steers the terminal itself; nothing in what it is given does."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=shown(segment.text))
 
 
 def _flag(path: tuple[str, ...]) -> str:
@@ -227,6 +237,8 @@ def _value(text: str, hint: Any) -> str:
 
 
 def _whole(text: str) -> str:
+    if text.isdecimal() and len(text) > 100:
+        raise ConfigError(f"{text[:20]}... is a number of {len(text)} digits")
     if not re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", text):
         return text
     number = float(text)

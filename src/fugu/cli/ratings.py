@@ -34,9 +34,10 @@ def main(argv: list[str]) -> int:
 
     folder = store.find(options.run, options.runs)
     saved = checkpoint.load(checkpoint.find(folder.checkpoints, "latest"))
-    if "ratings" not in saved.tensors["algorithm"]:
+    if "ratings" not in saved.tensors.get("algorithm", {}):
         raise ConfigError(f"{folder.path} has no rating table: it was not trained with --algorithm self_play")
-    learner, *earlier = players(saved.tensors["algorithm"]["ratings"])
+    with checkpoint.fitting_into(saved.path):
+        learner, *earlier = players(saved.tensors["algorithm"]["ratings"])
     learner.steps = saved.step
     if options.json:
         print(json.dumps([dataclasses.asdict(player) for player in (*earlier, learner)], indent=1))

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fugu.cli.options import console, parse
-from fugu.run.board import clean
+from fugu.errors import shown_line
 from fugu.run.measure import MEASURES, shared
 
 if TYPE_CHECKING:
@@ -74,13 +74,13 @@ def main(argv: list[str]) -> int:
             continue
         rows.append(_group_row(group))
         if options.all:
-            rows += [{**_row(one), "name": Text(f"  {clean(one.name)}")} for one in group]
+            rows += [{**_row(one), "name": Text(f"  {shown_line(one.name)}")} for one in group]
     if not any(row["tags"] for row in rows):
         rows = [{title: text for title, text in row.items() if title != "tags"} for row in rows]
     _print_table(out, rows)
     for one in found:
         if one.problem is not None:
-            out.print(Text(clean(f"{one.name}: {one.problem}"), style="red"), soft_wrap=True)
+            out.print(Text(shown_line(f"{one.name}: {one.problem}"), style="red"), soft_wrap=True)
     return 0
 
 
@@ -107,9 +107,9 @@ def _group_row(group: list[Overview]) -> dict[str, Text]:
     asked = [one.steps_asked for one in group if one.steps_asked is not None]
     spread = f" +- {_number(error(scores))}" if len(scores) > 1 else ""
     return {
-        "name": Text(clean(str(group[0].group))),
+        "name": Text(shown_line(str(group[0].group))),
         "tags": Text(" ".join(dict.fromkeys(tag for one in group for tag in one.tags))),
-        "env": Text(clean(group[0].env or "?")),
+        "env": Text(shown_line(group[0].env or "?")),
         "steps": Text(_count(sum(one.steps for one in group))),
         "of": Text(_count(mean(asked) * total if asked else None)),
         "score": Text(_number(mean(scores) if scores else None) + spread + _measure(kind)),
@@ -122,9 +122,9 @@ def _group_row(group: list[Overview]) -> dict[str, Text]:
 
 def _row(one: Overview) -> dict[str, Text]:
     return {
-        "name": Text(clean(one.name)),
+        "name": Text(shown_line(one.name)),
         "tags": Text(" ".join(one.tags)),
-        "env": Text(clean(one.env or "?")),
+        "env": Text(shown_line(one.env or "?")),
         "steps": Text(_count(one.steps)),
         "of": Text(_count(one.steps_asked)),
         "score": Text(_number(one.score) + _measure(one.measure)),

@@ -24,6 +24,8 @@ class Options(PolicyOptions):
     """Pictures per second; none: the environment's own rate, or 30"""
     scale: int | None = None
     """Whole factor to enlarge the pictures by; none: the smallest that makes them 256 wide"""
+    imagine: bool = False
+    """Show beside it what the world model of a dreamer expected to see, after one look every 30 steps"""
 
 
 def main(argv: list[str]) -> int:
@@ -41,6 +43,7 @@ def main(argv: list[str]) -> int:
         fps=options.fps,
         scale=options.scale,
         env_kwargs=env_kwargs,
+        imagine=options.imagine,
     )
     console().print(str(path), soft_wrap=True, markup=False, highlight=False)
     return 0

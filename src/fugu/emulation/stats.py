@@ -49,6 +49,37 @@ class EpisodeLog(NamedTuple):
     """name or kind of agents -> their episodes, mean return and mean length; empty where agents have no names"""
 
 
+def together(logs: Sequence[EpisodeLog]) -> EpisodeLog:
+    """Return the episodes of several looks as one look would have shown them."""
+    if len(logs) == 1:
+        return logs[0]
+
+    def mean(numbers: Sequence[tuple[float, float]]) -> float:
+        return sum(count * number for count, number in numbers) / max(sum(count for count, _ in numbers), 1)
+
+    def means(kind: str) -> dict[str, float]:
+        names = dict.fromkeys(name for log in logs for name in getattr(log, kind))
+        return {name: mean([(log.episodes, getattr(log, kind).get(name, 0.0)) for log in logs]) for name in names}
+
+    def counted(kind: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name in dict.fromkeys(name for log in logs for name in getattr(log, kind)):
+            rows = [getattr(log, kind)[name] for log in logs if name in getattr(log, kind)]
+            parts = range(1, len(rows[0]))
+            found[name] = (sum(row[0] for row in rows), *(mean([(row[0], row[part]) for row in rows]) for part in parts))
+        return found
+
+    return EpisodeLog(
+        sum(log.episodes for log in logs),
+        mean([(log.episodes, log.mean_return) for log in logs]),
+        mean([(log.episodes, log.mean_length) for log in logs]),
+        means("mean_values"),
+        means("mean_costs"),
+        counted("infos"),
+        counted("agents"),
+    )
+
+
 def check_logged(names: Sequence[str], drained: Drained | None, spec: EnvSpec) -> None:
     """Refuse names that environments which keep their own statistics, and have ``drained`` them, do not log: they have no other
     infos."""
@@ -61,6 +92,11 @@ def check_logged(names: Sequence[str], drained: Drained | None, spec: EnvSpec) -
                 f"{spec.name} says no {name!r} of an episode.{did_you_mean(name, known)} "
                 + ("What it says is logged in any case; leave it out" if known else "It says nothing; leave it out")
             )
+
+
+def lost_agents(infos: Mapping[int, Mapping[str, Any]]) -> list[int]:
+    """List the agents whose environment was lost in this step, and replaced: chance has cut their episode off."""
+    return [agent for agent, info in infos.items() if "restarted" in info]
 
 
 class EpisodeStats:
@@ -81,8 +117,6 @@ class EpisodeStats:
         """sums of what environments log of their episodes, by name"""
         self.infos = EpisodeInfos(infos)
         self._labels = Labels(agent_names) if agent_names else None
-        self._between = np.zeros(num_agents, np.bool_)
-        """whose episode ended on the row before, so that nothing runs until the reset"""
 
     def start(self, agents: slice | np.ndarray) -> None:
         """Begin an episode of each of ``agents``; what they had is forgotten."""
@@ -90,7 +124,6 @@ class EpisodeStats:
         self.lengths[agents] = 0
         self.costs[agents] = 0
         self.started[agents] = time.perf_counter()
-        self._between[agents] = False
 
     def update(self, rows: Rows, acted: np.ndarray) -> None:
         """Add ``rows`` to the running episodes; ``acted`` is the mask of the rows before them."""
@@ -101,11 +134,10 @@ class EpisodeStats:
             self.costs[agents] += rows.cost
         ended = rows.terminated | rows.truncated
         if not ended.any():
-            self._between[agents] = False
             return
-        between = ended & ~rows.mask
-        ended &= ~self._between[agents]  # a reset that failed ends what had not begun: no episode
-        self._between[agents] = between
+        if lost := lost_agents(rows.infos):  # no episodes to count, as those that a checkpoint cuts off
+            ended[np.array(lost) - agents.start] = False
+            self.start(np.array(lost))
         now = time.perf_counter()
         over = np.flatnonzero(ended) + agents.start
         count, returns, lengths = self._ended
@@ -117,7 +149,6 @@ class EpisodeStats:
         self._ended_costs += self.costs[over].sum(0)
         if self._labels is not None:
             self._labels.add(over, self.returns[over], self.lengths[over])
-        cut_off = any("restarted" in info for info in rows.infos.values())
         for i in np.flatnonzero(ended):
             agent = int(agents.start + i)
             episode: dict[str, Any] = {
@@ -130,7 +161,7 @@ class EpisodeStats:
             info = rows.infos.get(agent, {})
             for name, number in info.get("episode_log", {}).items():
                 self._logged[name] = self._logged.get(name, 0.0) + number
-            self.infos.add(info, cut_off=cut_off)
+            self.infos.add(info)
             # a new dict: the env may keep its own. Its own "episode", from a wrapper it has, stays
             rows.infos[agent] = {"episode": episode, **info}
             self.returns[agent] = 0
@@ -211,14 +242,14 @@ class EpisodeInfos:
         """how many of those had each"""
         self._told: set[str] = set()
 
-    def add(self, info: Mapping[str, Any], *, cut_off: bool) -> None:
-        """Add an episode whose last step said ``info``. ``cut_off``: its environment failed, and has said nothing."""
+    def add(self, info: Mapping[str, Any]) -> None:
+        """Add an episode whose last step said ``info``."""
         for name, number in (numbers(info, self.names) if info else {}).items():
             k = self.names.index(name)
             self._counts[k] += 1
             self._sums[k] += number
             self._had[k] += 1
-        self._episodes += not cut_off
+        self._episodes += 1
 
     def drain(self) -> dict[str, tuple[int, float]]:
         """Return, by name, how many episodes since the last call had it, and its mean over them."""

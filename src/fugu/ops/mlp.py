@@ -54,6 +54,8 @@ def mlp(
         return mlp_reference(x, weights, biases, activation, last=last)
     numbers = [ACTIVATIONS[name] for name in activations]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *weights, *biases)):
+        if not any(tensor.requires_grad for tensor in (*weights, *biases)):  # the kernel would compute their gradients too
+            return mlp_reference(x, weights, biases, activation, last=last)
         return _Mlp.apply(x, numbers, *weights, *biases)
     out = x.new_empty(x.shape[0], weights[-1].shape[0])
     threads = core.threads or torch.get_num_threads()

@@ -32,11 +32,15 @@ class Distribution(nn.Module):
     """The distribution of actions of ``action_space``. It has no weights; it is a module so that its constants move along."""
 
     columns: Tensor
+    squashes = False
+    """True if real numbers are squashed into their bounds, instead of cut off there"""
 
     def __init__(self, action_space: gs.Space) -> None:
         super().__init__()
         self.layout = Layout(action_space)
         counts, binaries, reals = _elements(self.layout)
+        self.counts = counts
+        """choices of each categorical element"""
         self.heads = len(counts)
         """number of categorical elements"""
         self.choices = sum(counts)
@@ -176,6 +180,11 @@ class Distribution(nn.Module):
         """Return mean and log standard deviation, each ``[*batch, reals]``."""
         start = self.choices + self.binaries
         return params[..., start : start + self.reals], params[..., start + self.reals :].clamp(*LOG_STD_RANGE)
+
+    def moments(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation of the real numbers of an action, each ``[*batch, reals]``."""
+        mean, log_std = self.gaussian(params)
+        return mean, log_std.exp()
 
     def _chosen(self, logp: Tensor, action: Tensor) -> Tensor:
         choice = action[..., : self.heads].long()

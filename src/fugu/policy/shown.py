@@ -2,7 +2,8 @@
 
 In: ``params [n, size]`` of a ``Distribution``. Out: numpy arrays in the structure of the action space, with a leading axis of
 observations unless there was one observation. Numbers of a Box are in the units of the environment, before they are clipped to its
-bounds: ``mean`` and ``std`` are those of a normal distribution, of which ``log_prob`` and ``entropy`` give the density.
+bounds: ``mean`` and ``std`` are those of a normal distribution, of which ``log_prob`` and ``entropy`` give the density; or of one that
+is squashed into the bounds, where the policy has such.
 """
 
 from __future__ import annotations
@@ -70,13 +71,13 @@ class ActionDistribution:
     def mean(self) -> Any:
         """Return the mean of the numbers of each Box; None for choices."""
         scale, shift = self._units()
-        return self._reals(self._distribution.gaussian(self._params)[0].double() * scale + shift)
+        return self._reals(self._distribution.moments(self._params.double())[0] * scale + shift)
 
     @property
     def std(self) -> Any:
         """Return the standard deviation of the numbers of each Box; None for choices."""
         scale, _ = self._units()
-        return self._reals(self._distribution.gaussian(self._params)[1].double().exp() * scale)
+        return self._reals(self._distribution.moments(self._params.double())[1] * scale)
 
     def sample(self) -> Any:
         """Draw an action, from the policy's generator."""

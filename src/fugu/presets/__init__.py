@@ -9,7 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fugu.presets import arcade, atari, classic, coding, gpu, grpo, minigrid, mujoco, pettingzoo, safe, sanity, teams
+from fugu.presets import (
+    arcade,
+    atari,
+    classic,
+    coding,
+    dreamer,
+    gpu,
+    grpo,
+    minigrid,
+    mujoco,
+    pettingzoo,
+    sac,
+    safe,
+    sanity,
+    teams,
+)
 from fugu.presets.general import general
 from fugu.trainer.config import TrainConfig, with_algorithm
 from fugu.vector.config import VectorConfig
@@ -33,8 +48,13 @@ BY_ALGORITHM: Mapping[str, Mapping[str, Callable[[], TrainConfig]]] = {
     "grpo": {**grpo.PRESETS, **coding.GRPO},
     "token_ppo": {**grpo.TOKEN_PPO, **coding.TOKEN_PPO},
     "self_play": arcade.SELF_PLAY,
+    "sac": sac.PRESETS,
+    "dreamer": dreamer.PRESETS,
 }
 """algorithm -> environment -> its config"""
+
+GENERAL: Mapping[str, Callable[[str, Mapping[str, Any]], TrainConfig]] = {"sac": sac.general, "dreamer": dreamer.dreamer}
+"""algorithm -> settings for any environment, where those of PPO would not do"""
 
 
 def preset(
@@ -50,6 +70,8 @@ def preset(
     if algorithm is not None and isinstance(env, str) and env in BY_ALGORITHM.get(algorithm, {}):
         return BY_ALGORITHM[algorithm][env]()
     config = _by_env(env, env_kwargs or {}, device, start_timeout)
+    if algorithm is not None and algorithm in GENERAL:
+        return GENERAL[algorithm](config.env, config.env_kwargs)
     return config if algorithm is None else with_algorithm(config, algorithm)
 
 

@@ -37,6 +37,7 @@ TABLE = (
     Column("terminated", "environment", "whether the action ended the episode"),
     Column("truncated", "environment", "whether the action was the last before a limit"),
     Column("cost", "environment", "what the action cost, one number per kind"),
+    Column("lost", "source", "whether the environment was lost in this step, and replaced; missing where none was"),
     Column("action", "policy", "the action as the policy drew it"),
     Column("logprob", "policy", "log-probability of the action, or of each of its choices"),
     Column("value", "policy", "return expected from here on", after="bootstrap"),
@@ -45,7 +46,16 @@ TABLE = (
     Column("state", "source", "memory of the recurrent core before the first row", once=True),
     Column("bootstrap", "source", "value of the row after the last", once=True),
     Column("cost_bootstrap", "source", "costs expected from the row after the last on", once=True),
-    Column("acts_after", "source", "mask of the row after the last, where agents may wait for each other", once=True),
+    Column(
+        "acts_after",
+        "source",
+        "mask of the row after the last: from a replay, and where agents may wait for each other",
+        once=True,
+    ),
+    Column(
+        "obs_after", "source", "what the agent saw on the row after the last, where rows are drawn from a replay", once=True
+    ),
+    Column("action_mask_after", "source", "which discrete actions were allowed on the row after the last", once=True),
     Column("group", "source", "which episodes began alike", once=True),
     Column("score", "source", "return of the episode; NaN if it has none", once=True),
     Column("round", "source", "how often the group was drawn anew", once=True),
@@ -54,7 +64,7 @@ TABLE = (
     Column("value_now", "algorithm", "value in the units that values have since the batch was prepared"),
     Column("bootstrap_now", "algorithm", "bootstrap in these units", once=True),
     Column("priority", "algorithm", "how likely the segment is drawn", once=True),
-    Column("importance", "algorithm", "what the segment counts for when it was drawn by priority", once=True),
+    Column("importance", "source, algorithm", "what the segment counts for when it was drawn by priority", once=True),
     Column("agent", "algorithm", "which agent of its world the segment belongs to", once=True),
 )
 

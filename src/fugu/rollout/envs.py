@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from fugu.errors import ConfigError
-from fugu.rollout.acting import Act, Seen, forms_of, generators
+from fugu.ranks import ALONE
+from fugu.rollout.acting import Act, Forms, Seen, forms_of, generators
+from fugu.rollout.config import ReplayConfig
 from fugu.rollout.device import DeviceRollout, Whole
 from fugu.rollout.episodes import Episodes, Groups
 from fugu.rollout.feed import Feed
@@ -34,6 +36,8 @@ class Envs:
     vec: VecEnv | DeviceVec
     horizon: int
     passes: int = 1
+    minibatch: int | None = None
+    """rows of a gradient step; None: the whole batch"""
     device: torch.device
     """device that the policy acts on"""
     clock: Clock | None = None
@@ -45,12 +49,31 @@ class Envs:
     def on_policy(self, algorithm: Acting) -> Source:
         """Return a source of segments: environments on the device, on the CPU for a policy on a GPU, or both on the CPU."""
         done = self.tried(algorithm)
-        columns, carry = forms_of(done.columns), forms_of(done.carry)
+        return self._played(forms_of(done.columns), forms_of(done.carry), self.horizon, self.passes)
+
+    def replay(self, algorithm: Acting, config: ReplayConfig) -> Source:
+        """Return a source that keeps what was played, and draws segments of ``horizon`` rows from it."""
+        from fugu.rollout.replay import BEFORE, Replay  # of no use to others
+
+        done = self.tried(algorithm)
+        acted, carry = forms_of(done.columns), forms_of(done.carry)
+        kept = {**acted, **{BEFORE + name: form for name, form in carry.items()}}
+        return Replay(
+            self._played(kept, carry, config.every, 1),
+            config,
+            horizon=self.horizon,
+            minibatch=self.minibatch,
+            acted=acted,
+            carry=carry,
+            ranks=getattr(algorithm, "ranks", ALONE),
+        )
+
+    def _played(self, columns: Forms, carry: Forms, horizon: int, passes: int) -> Source:
         if isinstance(self.vec, DeviceVec):
-            return DeviceRollout(self.vec, self.horizon, columns, carry=carry, whole=self.whole)
-        if self.device.type == "cuda" and self.passes == 1:
-            return Feed(self.vec, self.horizon, columns, carry=carry, device=self.device, clock=self.clock)
-        return OnPolicy(self.vec, self.horizon, passes=self.passes, carry=carry, device=self.device, clock=self.clock)
+            return DeviceRollout(self.vec, horizon, columns, carry=carry, whole=self.whole)
+        if self.device.type == "cuda" and passes == 1:
+            return Feed(self.vec, horizon, columns, carry=carry, device=self.device, clock=self.clock)
+        return OnPolicy(self.vec, horizon, passes=passes, carry=carry, device=self.device, clock=self.clock)
 
     def episodes(self, algorithm: Acting, groups: Groups) -> Source:
         """Return a source of whole episodes in groups that begin alike."""

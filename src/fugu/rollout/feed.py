@@ -27,6 +27,7 @@ from fugu.gpu.graph import Recorded
 from fugu.ops.half import weights_stay
 from fugu.rollout.acting import Actor, Forms, zeros
 from fugu.rollout.device import Slab
+from fugu.rollout.lost import Lost
 from fugu.rollout.source import Clock, Experience, Source, Stopped
 from fugu.rollout.transfer import Pinned, Transfer
 from fugu.rollout.vec_state import restore_vec, snapshot_vec
@@ -66,6 +67,7 @@ class Feed(Source):
         self._seed(vec.config.seed)
         self._actor: Actor | None = None
         self._said = False
+        self._lost = Lost.noted_in(vec, static=True)
 
     # --- a batch ---
 
@@ -79,7 +81,8 @@ class Feed(Source):
             self._collect(stop)
         self._say_why()
         log = self.vec.drain_log()
-        return self.slab.experience(self._first_carry, actor.version, lambda: log)
+        found = self.slab.experience(self._first_carry, actor.version, lambda: log)
+        return found if self._lost is None else self._lost.marked(found)
 
     @contextmanager
     def _side_by_side(self) -> Iterator[None]:
@@ -115,6 +118,8 @@ class Feed(Source):
             stepping += self._send(waiting, self.vec.stepping_at_once - stepping, wait=False)
             t = time[rows.agents.start] = time[rows.agents.start] + 1
             self._launch(rows, t)
+            if self._lost is not None:
+                self._lost.note(rows, rows.agents, t - 1)
             if t < self.horizon:
                 waiting.append(rows.agents)
             if stop():

@@ -19,6 +19,7 @@ from fugu.emulation.env import Rows
 from fugu.rollout.acting import Actor, Forms, zeros
 from fugu.rollout.batch import Batch, Segments, seen_of
 from fugu.rollout.columns import BOOTSTRAPS, PER_SEGMENT
+from fugu.rollout.lost import Lost
 from fugu.rollout.source import Clock, Experience, Source, Stopped
 from fugu.rollout.vec_state import restore_vec, snapshot_vec
 from fugu.vector.vecenv import VecEnv
@@ -44,6 +45,7 @@ class OnPolicy(Source):
         self.device = torch.device(device)
         self._clock = clock or nullcontext
         self._memory = Segments(vec, self.segments, horizon, self.device)
+        self._lost = Lost.noted_in(vec)
         self._acts_after = torch.zeros(self.segments, dtype=torch.bool) if vec.spec.num_agents > 1 else None
         """mask of the row after the last, which matters if agents may wait for each other"""
         self._carry = zeros(carry or {}, vec.num_agents, self.device)
@@ -73,7 +75,10 @@ class OnPolicy(Source):
             group = rows.agents
             if self._time[group.start]:
                 with self._clock("copy"):
-                    self._memory.keep_outcome(rows, *self._where(group, self._time[group.start] - 1))
+                    place = self._where(group, self._time[group.start] - 1)
+                    self._memory.keep_outcome(rows, *place)
+                    if self._lost is not None:
+                        self._lost.note(rows, *place)
             if self._time[group.start] == todo:
                 self.vec.park()
                 self._look_after(rows, actor)
@@ -91,7 +96,8 @@ class OnPolicy(Source):
         mask, log = columns["mask"], self.vec.drain_log()
         ended = columns["terminated"] | columns["truncated"]
         acted, ended = (column.any(1).view(self.passes, -1).any(0) for column in (mask, ended))
-        return Experience(Batch(columns, self._once), int(mask.sum()), version, lambda: log, acted, ended)
+        found = Experience(Batch(columns, self._once), int(mask.sum()), version, lambda: log, acted, ended)
+        return found if self._lost is None else self._lost.marked(found)
 
     def _act(self, rows: Rows, actor: Actor) -> None:
         group, time = rows.agents, self._time[rows.agents.start]

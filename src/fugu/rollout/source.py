@@ -6,9 +6,10 @@ has a default here. A source without environments has ``vec = None``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +30,26 @@ class Stopped(KeyboardInterrupt):
 def no_episodes() -> EpisodeLog:
     """Return the log of a source that plays nothing."""
     return EpisodeLog(0, 0.0, 0.0, {})
+
+
+@dataclass(slots=True)
+class Page:
+    """Rows of a source that do not change any more: a file that checkpoints share."""
+
+    columns: Callable[[], Mapping[str, Tensor]]
+    """function that returns the rows"""
+    file: Mapping[str, Any] | None = None
+    """name, size and hash of the file; None: it is not written yet"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The memory of a source, apart from its environments."""
+
+    tensors: Mapping[str, Tensor]
+    """what changes all the time, written with every checkpoint"""
+    pages: Sequence[Page]
+    """what does not, each written once"""
 
 
 @dataclass(slots=True)
@@ -57,6 +78,8 @@ class Source:
     """segments of a batch"""
     horizon: int
     """rows of a segment"""
+    note: str | None = None
+    """line for whoever starts a run: what it will take"""
     static = False
     """True if a batch lies in the same memory each time, so that learning from it can be recorded once"""
     unattended = False
@@ -68,6 +91,11 @@ class Source:
 
     def feedback(self, columns: Mapping[str, Tensor], segments: Tensor | None) -> None:
         """Take back what learning found out about ``segments`` of the last batch (None: all of them). By default nothing is kept."""
+
+    @property
+    def played(self) -> int:
+        """Return the number of rows that environments play for a batch, about."""
+        return self.segments * self.horizon
 
     def restart(self, seed: int) -> None:
         """Start all environments anew."""
@@ -88,6 +116,13 @@ class Source:
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         """Go on where the snapshot was taken."""
+
+    def kept(self) -> Kept | None:
+        """Return what a checkpoint holds beside the environments, also where those start anew; None: nothing."""
+        return None
+
+    def remember(self, tensors: Mapping[str, Tensor], pages: Iterable[Page]) -> None:
+        """Take back what ``kept`` returned, before environments are restored or restarted."""
 
     def close(self) -> None:
         """Close the environments."""

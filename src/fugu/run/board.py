@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from rich.cells import cell_len, set_cell_size
 
+from fugu.errors import shown_line
 from fugu.run.measure import MEASURES, measure
 from fugu.run.metrics import METRICS, PHASES
 
@@ -137,7 +138,7 @@ def limits(metrics: Mapping[str, float], header: Header) -> str:
     env = (
         "more threads, or a simpler env"
         if header.native
-        else f"more workers (fugu autotune {clean(header.env)}) or a native env"
+        else f"more workers (fugu autotune {shown_line(header.env)}) or a native env"
     )
     advice = {
         "env": env,
@@ -158,7 +159,7 @@ def plain(header: Header, progress: Progress) -> str:
     metrics = progress.metrics
     steps = metrics.get("steps", header.from_step)
     parts = [f"{duration(progress.uptime)} {number(steps)}/{number(header.total_steps)} steps"]
-    parts += [] if metrics else [clean(header.run)]
+    parts += [] if metrics else [shown_line(header.run)]
     if math.isfinite(progress.rate):
         parts.append(f"{number(progress.rate)} steps/s")
         parts.append(f"ETA {_eta(header, progress)}")
@@ -175,7 +176,7 @@ def plain(header: Header, progress: Progress) -> str:
     ):
         if math.isfinite(metrics.get(name, math.nan)):
             parts.append(
-                f"{clean(name.removeprefix('episode/').removeprefix('safe/').removeprefix('self_play/'))} {number(metrics[name])}"
+                f"{shown_line(name.removeprefix('episode/').removeprefix('safe/').removeprefix('self_play/'))} {number(metrics[name])}"
             )
     busy = sorted(((metrics.get(f"time/{phase}", 0.0), phase) for phase in PHASES), reverse=True)[:2]
     parts += [f"{phase} {share:.0%}" for share, phase in busy if share > 0]
@@ -254,17 +255,12 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
 
 
-def clean(text: str) -> str:
-    """Return ``text`` without control characters: names come from environments, and nothing in them may steer the terminal."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
-
-
 def _top(header: Header, progress: Progress, width: int, glyphs: Glyphs) -> list[Line]:
     metrics = progress.metrics
     steps = metrics.get("steps", header.from_step)
     share = min(1.0, steps / header.total_steps) if header.total_steps > 0 else 0.0
-    right = f"{clean(header.env)} {glyphs.dot} {header.device}"
-    left = f"fugu {glyphs.dot} {clean(header.run)}"
+    right = f"{shown_line(header.env)} {glyphs.dot} {header.device}"
+    left = f"fugu {glyphs.dot} {shown_line(header.run)}"
     gap = width - cell_len(left) - cell_len(right)
     title: Line = [(left, _BIG)] + ([(" " * gap + right, _DIM)] if gap > 0 else [])
     tail = f" {share:4.0%}  {number(steps)} of {number(header.total_steps)} steps"
@@ -312,7 +308,7 @@ def _cost(metrics: Mapping[str, float], cost: str) -> Line:
     """Return the line on the cost of episodes, against its limit if there is one."""
     paid, limit = metrics[f"episode/cost{cost}"], metrics.get(f"safe/limit{cost}", math.nan)
     line: Line = [
-        (f"{clean(cost.removeprefix('/') or 'cost'):<6} ", _LABEL),
+        (f"{shown_line(cost.removeprefix('/') or 'cost'):<6} ", _LABEL),
         (f"{number(paid):<8}", "bold red" if paid > limit else "bold green"),
     ]
     if not math.isfinite(limit):
@@ -352,9 +348,9 @@ def _named(metrics: Mapping[str, float], prefix: str, width: int, most: int = 12
     names = sorted(
         (name for name in metrics if name.startswith(prefix)), key=lambda name: (_ORDER.get(name, len(_ORDER)), name)
     )
-    room = min(width - 9, max((cell_len(clean(name.removeprefix(prefix))) for name in names), default=0))
+    room = min(width - 9, max((cell_len(shown_line(name.removeprefix(prefix))) for name in names), default=0))
     lines: list[Line] = [
-        [(set_cell_size(clean(name.removeprefix(prefix)), room), _LABEL), (f" {number(metrics[name]):>8}", _VALUE)]
+        [(set_cell_size(shown_line(name.removeprefix(prefix)), room), _LABEL), (f" {number(metrics[name]):>8}", _VALUE)]
         for name in names[:most]
     ]
     if len(names) > most:

@@ -25,8 +25,7 @@ Files = Mapping[str, bytes]
 """path below a folder -> content"""
 
 MOST_BYTES = 1 << 20
-"""size of all copies of a role; a library of the user's own may be larger than this"""
-MOST_LIBRARY = 32 << 20
+"""size of all copies of a role"""
 MOST_FILES = 100
 
 IMPORT = re.compile(rb"^[ \t]*(?:from[ \t]+(\w+)[\w. \t]*import|import[ \t]+([\w., \t;]+))", re.MULTILINE)
@@ -40,18 +39,21 @@ def gathered(name: str) -> dict[str, bytes]:
     """Return the file that ``name`` means and what it imports, or includes, from beside it."""
     file = Path(split_file(name)[0])
     found: dict[str, bytes] = {}
-    most = MOST_LIBRARY if file.suffix == ".so" else MOST_BYTES
+    if file.suffix == ".so":
+        return found  # only sources: what is in a library cannot be looked at
     if file.suffix == ".py":
-        paths: Iterator[Path] = _imported(file, most)
+        paths: Iterator[Path] = _imported(file, MOST_BYTES)
     else:
-        paths = iter([file] if file.suffix == ".so" else source_files(file.resolve()))
+        paths = iter(source_files(file.resolve()))
     total = 0
     for path in paths:
         if not path.is_relative_to(file.parent):
             continue  # a header from elsewhere: compiling will say that it is missing
         total += path.stat().st_size
-        if total > most or len(found) >= MOST_FILES:
-            raise TooMuch(f"{file} and what it imports from beside it are more than {most >> 20} MiB or {MOST_FILES} files")
+        if total > MOST_BYTES or len(found) >= MOST_FILES:
+            raise TooMuch(
+                f"{file} and what it imports from beside it are more than {MOST_BYTES >> 20} MiB or {MOST_FILES} files"
+            )
         found[str(path.relative_to(file.parent))] = path.read_bytes()
     return found
 
@@ -150,7 +152,7 @@ def _read(folder: Path, below: str, found: dict[str, bytes]) -> None:
             _read(folder / entry.name, f"{path}/", found)
             continue
         found[path] = _content(folder / entry.name)
-        if len(found) > 5 * MOST_FILES or sum(map(len, found.values())) > 4 * MOST_LIBRARY:
+        if len(found) > 5 * MOST_FILES or sum(map(len, found.values())) > 5 * MOST_BYTES:
             raise ConfigError(f"{folder} holds more than the copies that a run makes")
 
 
@@ -160,8 +162,8 @@ def _content(path: Path) -> bytes:
     except OSError as error:
         raise ConfigError(f"{path} must be a plain file that can be read, no link: {error.strerror}") from None
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode) or os.fstat(descriptor).st_size > MOST_LIBRARY:
-            raise ConfigError(f"{path} must be a plain file of at most {MOST_LIBRARY >> 20} MiB")
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode) or os.fstat(descriptor).st_size > MOST_BYTES:
+            raise ConfigError(f"{path} must be a plain file of at most {MOST_BYTES >> 20} MiB")
         return file.read()
 
 

@@ -17,6 +17,7 @@ PATIENCE_S = 1.0
 MOST = 1 << 20
 """bytes of changes that are kept"""
 GIT = ("git", "--no-pager", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+DIFF = ("--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--ignore-submodules=dirty")
 
 
 class Commit:
@@ -29,7 +30,8 @@ class Commit:
             here = Path.cwd()
             if shutil.which("git") and any((folder / ".git").exists() for folder in (here, *here.parents)):
                 self._asked["commit"] = _ask("rev-parse", "HEAD")
-                self._asked["diff"] = _ask("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "HEAD", "--")
+                if not _names_programs():
+                    self._asked["diff"] = _ask("diff", *DIFF, "HEAD", "--")
 
     def found(self, file: Path) -> dict[str, Any] | None:
         """Return the commit and whether there were changes, which go to ``file`` unless they are large; None without git."""
@@ -60,6 +62,17 @@ class Commit:
         except subprocess.TimeoutExpired:
             return None
         return text if process.returncode == 0 else None
+
+
+def _names_programs() -> bool:
+    """Return whether the work tree itself names programs for its files, which a diff would execute."""
+    process = _ask("config", "--local", "--includes", "--get-regexp", r"^filter\..*\.(clean|process)$")
+    try:
+        return bool(process.communicate(timeout=PATIENCE_S)[0])
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return True
 
 
 def _ask(*words: str) -> subprocess.Popen[bytes]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+from fugu import files
 from fugu.algorithm.settings import KNOWN, means_nothing, sections
 from fugu.config import END, field_help, field_paths, field_type, find_field, fitting, override, structure
 from fugu.emulation.place import from_anywhere, is_code
@@ -194,7 +195,9 @@ def _unchecked(config: TrainConfig, changes: Mapping[tuple[str, ...], Any]) -> T
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        if path.is_relative_to("/dev") or path.is_relative_to("/proc"):  # --config <(...)
+            return path.read_text(encoding="utf-8-sig")
+        return files.read(path, files.SMALL).decode("utf-8-sig")
     except FileNotFoundError:
         near = sorted(each.name for each in path.parent.glob("*.toml"))
         raise ConfigError(f"there is no file {path}.{did_you_mean(path.name, near) if near else ''}") from None
@@ -208,7 +211,7 @@ def _read(path: Path) -> str:
 
 def _with_its_code(data: Data, gate: Gate, algorithm: str | None) -> None:
     """Let ``data``, the config of a run, name its code where it is found now: a file that is gone is the run's own copy."""
-    gate.check()
+    gate.check_code()
     if algorithm is not None and is_code(text_of(data, "algorithm")):  # the class that reads the settings
         data["algorithm"] = gate.means("algorithm") if gate.trusted else algorithm
     for role, where in ROLES.items():

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fugu.config import fitting
-from fugu.errors import ConfigError, FuguError, MissingExtra, did_you_mean, nearest
+from fugu.errors import ConfigError, FuguError, MissingExtra, did_you_mean, nearest, shown_line
 from fugu.run.metrics import METRICS, describe
 from fugu.run.overview import seconds_of
 from fugu.run.spread import Curve, band
@@ -152,7 +152,7 @@ def _meant(metric: str, there: Collection[str]) -> str:
 def _names(folders: Sequence[RunFolder]) -> dict[Path, str]:
     """Return each run's name in the legend: its own, or its path if two have the same."""
     names = [folder.name for folder in folders]
-    return {f.path: f.name if names.count(f.name) == 1 else str(f.path) for f in folders}
+    return {f.path: shown_line(f.name if names.count(f.name) == 1 else str(f.path)) for f in folders}
 
 
 def _lines(curves: dict[str, Curve], singles: Sequence[str], groups: Mapping[str, Sequence[str]]) -> dict[str, list[Curve]]:
@@ -180,14 +180,15 @@ def _draw(axes: Any, metric: str, lines: dict[str, list[Curve]], x: Axis, smooth
     for limit in limits:
         axes.axhline(limit, color="black", linestyle="--", linewidth=1.0, label=f"limit {limit:g}")
     unit = describe(metric).unit
-    axes.set_title(metric)
+    axes.set_title(shown_line(metric), parse_math=False)
     axes.set_ylabel(unit)
     axes.set_xlabel("steps" if x == "steps" else "seconds of training")
     if x == "steps":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize="small", frameon=False)
+    for text in axes.legend(fontsize="small", frameon=False).get_texts():
+        text.set_parse_math(False)  # a $ in a name is one
 
 
 def _draw_group(axes: Any, name: str, curves: list[Curve], colour: str) -> None:

@@ -104,8 +104,10 @@ def by_text(value: Any) -> str | None:
     return None if name is None else str(name)
 
 
-def announce(config: TrainConfig, folder: RunFolder) -> None:
-    """Say of a run what exists only in this session, and how it goes on in another."""
+def announce(config: TrainConfig, folder: RunFolder, note: str | None = None) -> None:
+    """Say of a run what its source has to say, what exists only in this session, and how it goes on in another."""
+    if note is not None:
+        print(f"note: {note}", file=sys.stderr)
     names, label = _of_session(config), folder.label
     if names and (label.group is None or label.seeds[0] == config.seed):  # once of a group
         what = " and ".join(name.removeprefix(SESSION) for name in names.values())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 
 from fugu import files
 from fugu.emulation.place import title
 from fugu.run.dashboard import Dashboard, Header
 from fugu.run.ending import explained, interrupted, noting_failure
+from fugu.run.moved import Followed
 from fugu.run.output import Output
 from fugu.run.run import Run
 from fugu.run.sinks import Sinks, open_sinks
@@ -37,12 +38,14 @@ def attend(run: Run, trainer: Trainer, timer: Timer, output: Output) -> Run:
         output.keep(run.folder.output, run.path / run.folder.output.name)
         board = stack.enter_context(Dashboard(header, run.config.log, output.terminal))
         output.above = board.above
-        report = Report(run, trainer, timer, outputs, board)
+        followed = stack.enter_context(closing(Followed(run, trainer)))
+        report = Report(run, trainer, timer, outputs, board, followed)
         interrupt = stack.enter_context(Interrupt())
         stack.enter_context(explained(run, trainer))
         stack.enter_context(output.telling())
         with trainer.callbacks.watching(run, trainer):
             trainer.run(report, interrupt)
+            followed.look()
         if trainer.ended:
             with suppress(OSError):  # a disk that is full
                 files.write(run.folder.ended, "")
@@ -54,7 +57,8 @@ def attend(run: Run, trainer: Trainer, timer: Timer, output: Output) -> Run:
 class Report:
     """Adds the machine's metrics to those of an update, and passes them on."""
 
-    def __init__(self, run: Run, trainer: Trainer, timer: Timer, outputs: Sinks, board: Dashboard) -> None:
+    def __init__(self, run: Run, trainer: Trainer, timer: Timer, outputs: Sinks, board: Dashboard, followed: Followed) -> None:
+        self.followed = followed
         self.trainer, self.timer, self.outputs, self.board = trainer, timer, outputs, board
         device = trainer.source.device
         self.system = System(device.index or 0 if device.type == "cuda" else None)
@@ -64,6 +68,7 @@ class Report:
         timer.take()
 
     def __call__(self, metrics: dict[str, float]) -> None:
+        self.followed.look()
         spent = self.timer.take()
         seconds = max(sum(spent.values()), 1e-9)
         self.wall += seconds

@@ -55,6 +55,8 @@ METRICS: dict[str, Metric] = {
     "loss/entropy": Metric("nats", "mean entropy of the policy over unmasked rows"),
     "loss/kl": Metric("nats", "estimate of KL(old || new): the mean of ratio - 1 - log(ratio)"),
     "loss/clip_fraction": Metric("share", "rows whose probability ratio lies outside the clip range"),
+    "loss/q": Metric("", "mean of what the critics say of the actions in the minibatches"),
+    "loss/temperature": Metric("reward per nat", "what entropy counts for, as it is learned"),
     "loss/explained_variance": Metric(
         "", "1 - Var(return - value) / Var(return) of a batch; 1 is perfect, 0 no better than the mean"
     ),
@@ -76,6 +78,16 @@ METRICS: dict[str, Metric] = {
     "safe/limit": Metric("", "what an episode may cost on average"),
     "safe/lambda": Metric("reward per cost", "the multiplier: what a unit of cost counts for in the advantage"),
     "safe/over_limit": Metric("share", "of the episodes that ended last, those that cost more than the limit"),
+    "loss/observation": Metric("", "mean loss of a world model's picture of what was observed"),
+    "loss/reward": Metric("nats", "mean cross entropy of a world model's rewards"),
+    "loss/continue": Metric("nats", "mean cross entropy of whether the episode goes on, by a world model"),
+    "loss/allowed": Metric("nats", "mean cross entropy of which choices are allowed, by a world model"),
+    "loss/dynamics": Metric(
+        "nats", "divergence of observed from expected states; what is below dreamer.free_nats counts as that"
+    ),
+    "loss/representation": Metric("nats", "the same number as loss/dynamics; it moves the observed states"),
+    "loss/return": Metric("", "mean return that is imagined"),
+    "loss/return_scale": Metric("", "range of imagined returns, 5th to 95th percentile, followed slowly; at least 1"),
     "loss/grad_norm": Metric("", "mean norm of the gradient before clipping"),
     "loss/total": Metric("", "mean of what is minimised"),
     "self_play/rating": Metric("", "of the learner, in the table of all versions (a newcomer has 25)"),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fugu import files
-from fugu.errors import ConfigError, FuguError, LoadError
+from fugu.errors import ConfigError, FuguError, LoadError, shown_line
 from fugu.run.dashboard import shows_board
 from fugu.trainer.config_parts import LogConfig
 from fugu.vector.launch import anonymous_file
@@ -83,7 +83,9 @@ class Output:
             return  # nothing has run
         self._told = True
         self.move()
-        lines = [_plain(line) for line in self._last.decode(errors="replace").splitlines() if line.strip()][-TAIL:]
+        lines = [shown_line(line.expandtabs()) for line in self._last.decode(errors="replace").splitlines() if line.strip()][
+            -TAIL:
+        ]
         if lines:
             place = "" if self.path is None or not self.path.exists() else f" (all of it in {self._shown})"
             error.add(f"  printed last{place}:\n" + "\n".join(f"  | {line[:200]}" for line in lines))
@@ -197,8 +199,3 @@ def _is_descriptor(stream: Any, number: int) -> bool:
         return bool(stream.fileno() == number)
     except (OSError, ValueError, AttributeError):
         return False
-
-
-def _plain(line: str) -> str:
-    """Return a line in which nothing steers the terminal."""
-    return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in line)

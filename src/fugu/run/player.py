@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fugu.config import fitting
+from fugu.rollout.acting import Carry
 from fugu.rollout.batch import seen_of
 from fugu.run.origin import refuse_other_spaces
 from fugu.run.restore import restored
@@ -38,6 +39,7 @@ class Player:
         render: bool = False,
         env_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
+        self.carried: Carry | None = None
         run.gate.check_links()
         vector = dataclasses.replace(run.config.vector, num_envs=num_envs, batch_size=None, num_workers=None, compile=None)
         settings = {**run.config.env_kwargs, **fitting("env_kwargs", env_kwargs or {}, Mapping[str, Any])}
@@ -71,7 +73,9 @@ class Player:
         )
 
     def play(self, *, greedy: bool = False) -> Iterator[Scene]:
-        """Yield the environment after the reset and after every step, episode after episode, without end."""
+        """Yield the environment after the reset and after every step, episode after episode, without end. ``self.carried`` is what the
+        policy took along from the row before; None at the start."""
+        self.carried = None
         carry, generator = None, torch.Generator(self.device).manual_seed(self.seed)
         scene = Scene(self.vec, self.seed)
         while True:
@@ -80,7 +84,7 @@ class Player:
             seen.greedy, seen.generator = greedy, generator
             with torch.no_grad():
                 acted = self.algorithm.act(seen)
-            carry = acted.carry
+            carry = self.carried = acted.carry
             scene.step(acted.env_action.cpu().numpy())
 
     def __enter__(self) -> Player:

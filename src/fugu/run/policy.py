@@ -21,6 +21,7 @@ from fugu.errors import CallOrderError, ConfigError, SpaceError
 from fugu.policy.actor_critic import ActorCritic
 from fugu.policy.central import Actors
 from fugu.policy.shown import ActionDistribution
+from fugu.policy.world import World
 from fugu.rollout.acting import Act, Carry, Seen, forms_of
 from fugu.rollout.envs import untouched
 from fugu.run import restore
@@ -163,7 +164,7 @@ class Policy:
     def distribution(self, obs: Any, state: State | None = None, episode_start: Any = None, action_mask: Any = None) -> Any:
         """Return the distribution of actions on ``obs`` (``ActionDistribution``), of a team one per agent by name."""
         network = self.network
-        if not isinstance(network, ActorCritic | Actors):
+        if not isinstance(network, ActorCritic | Actors | World):
             raise ConfigError(
                 f"a {type(network).__name__} has no distribution to show: it makes its choices one after the other; "
                 "predict(obs, deterministic=False) draws from it"
@@ -172,8 +173,11 @@ class Policy:
         self._check_team(given)
         carry, first = self._looked(given, state, episode_start)
         with torch.inference_mode():
-            memory = None if carry is None else carry.get("state")
-            params = network(self._tensor(given.rows), memory, self._tensor(first)).params
+            if isinstance(network, World):
+                params = self.algorithm.params(self._seen(given, carry, first, True))  # type: ignore[operator]
+            else:
+                memory = None if carry is None else carry.get("state")
+                params = network(self._tensor(given.rows), memory, self._tensor(first)).params
         mask = None if given.action_mask is None else self._tensor(given.action_mask)
 
         def shown(rows: slice, single: bool) -> ActionDistribution:
@@ -191,7 +195,13 @@ class Policy:
         self, given: Observed, carry: Carry | None, first: np.ndarray, greedy: bool, generator: torch.Generator | None = None
     ) -> Act:
         self._check_team(given)
-        seen = Seen(
+        with torch.inference_mode():
+            return self.algorithm.act(self._seen(given, carry, first, greedy, generator))
+
+    def _seen(
+        self, given: Observed, carry: Carry | None, first: np.ndarray, greedy: bool, generator: torch.Generator | None = None
+    ) -> Seen:
+        return Seen(
             self._tensor(given.rows),
             self._tensor(first),
             mask=self._tensor(given.here),
@@ -200,8 +210,6 @@ class Policy:
             greedy=greedy,
             generator=generator or self._generator,
         )
-        with torch.inference_mode():
-            return self.algorithm.act(seen)
 
     def _tensor(self, rows: np.ndarray) -> Tensor:
         return torch.from_numpy(rows).to(self.device)

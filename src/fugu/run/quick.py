@@ -65,7 +65,7 @@ def decoder(network: ActorCritic, reader: Reader) -> Callable[[Tensor], Any]:
     if isinstance(space, gs.Discrete):
         start = int(space.start)
         return lambda params: int(params.numpy()[0].argmax()) + start
-    if isinstance(space, gs.Box) and space.dtype == np.float32:
+    if isinstance(space, gs.Box) and space.dtype == np.float32 and not distribution.squashes:
         scale, shift = distribution.env_action.units()
         if bool((scale == 1).all() and (shift == 0).all()):  # the mean is the action, up to its bounds
             low, high, size = space.low, space.high, distribution.reals

@@ -138,11 +138,13 @@ class _File:
         """Return the end of the lines up to that update, in bytes, and the steps of the last line of all."""
         end = steps = 0
         later = False
-        lines = [*files.lines(self._path)]
-        for number, line in enumerate(lines, 1):
+        bad: FuguError | None = None
+        for number, line in enumerate(files.lines(self._path), 1):
+            if bad is not None:
+                raise bad
             row = parse_line(line) if line.endswith(b"\n") else None
-            if row is None and number < len(lines) and not later:
-                raise bad_line(self._path, number, line)
+            if row is None and (not later or len(line) == files.LINE):
+                bad = bad_line(self._path, number, line)  # unless it is the last
             later = later or row is None or row["updates"] > after_updates
             if not later:
                 end += len(line)

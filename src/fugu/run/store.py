@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from fugu import files
-from fugu.errors import ConfigError, FuguError, did_you_mean
+from fugu.errors import ConfigError, FuguError, did_you_mean, shown_line
 from fugu.run.label import FILE, Label, plain, read_label, write_label
 
 ROOT = Path("runs")
 
 _TIME = re.compile(r"-(\d{8}-\d{6})(?:-(\d+))?(?:-s\d+)?$")
+_AHEAD_S = 86_400.0
+"""by which the clocks of two machines may differ; what claims to be of later than that says nothing"""
 _LATEST = re.compile(r"latest(?:~(\d+))?")
 
 
@@ -136,7 +138,8 @@ class RunFolder:
     def discard_if_empty(self) -> None:
         """Remove the folder of a run that ended before there was anything to keep: it would be the latest run, and useless."""
         lines = self.metrics.exists() and self.metrics.stat().st_size
-        if not (lines or self.checkpoints.exists() or self.diverged.exists()):
+        ours = (self.at / ".lock").exists()  # and nothing else that took its place
+        if ours and not (lines or self.checkpoints.exists() or self.diverged.exists()):
             shutil.rmtree(self.at, ignore_errors=True)
 
     @property
@@ -268,9 +271,7 @@ def find(text: str | Path, root: Path | str = ROOT) -> RunFolder:
     if folders:
         raise ConfigError(f"{folders[0]} is not a run: it has no config.toml")
     if group := members(text, root):
-        names = ", ".join(run.name if run.name.isprintable() else repr(run.name) for run in group[:6]) + (
-            ", ..." if len(group) > 6 else ""
-        )
+        names = ", ".join(shown_line(run.name) for run in group[:6]) + (", ..." if len(group) > 6 else "")
         raise ConfigError(f"{text} is a group of {len(group)} runs; name one of them: {names}")
     if not there:
         raise ConfigError(f"there is no run {text!r}; {_none_yet(root)}")
@@ -340,11 +341,14 @@ def _started(path: Path) -> tuple[float, int, str]:
     """Return the key that sorts runs: their start, and their number if they started in the same second."""
     match = _TIME.search(path.name)
     number = int(match[2] or 1) if match else 1
-    noted = read_label(path).started
-    if noted is not None:
+    noted, config = read_label(path).started, path / "config.toml"
+    now = time.time() + _AHEAD_S
+    if noted is not None and noted <= now:
         return noted, number, path.name
+    written = min(float(int((config if config.exists() else path).stat().st_mtime)), now)
     if match:
         with contextlib.suppress(ValueError, OverflowError):  # digits that are no time
-            return time.mktime(time.strptime(match[1], "%Y%m%d-%H%M%S")), number, path.name
-    config = path / "config.toml"
-    return float(int((config if config.exists() else path).stat().st_mtime)), 1, path.name
+            named = time.mktime(time.strptime(match[1], "%Y%m%d-%H%M%S"))
+            if named <= written + _AHEAD_S:  # nothing begins after it was written
+                return named, number, path.name
+    return written, 1, path.name

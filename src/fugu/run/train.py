@@ -26,7 +26,7 @@ from fugu.run.origin import note_origin, refuse_other_spaces, renew_origin
 from fugu.run.output import kept_output
 from fugu.run.run import Run
 from fugu.run.timer import Timer
-from fugu.run.trust import ROLES
+from fugu.run.trust import ROLES, SERVICE
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.callbacks import Callbacks
@@ -129,7 +129,7 @@ def begin(config: TrainConfig, root: Path, name: str | None, label: Label, watch
         stack.callback(folder.discard_if_empty)
         stack.enter_context(folder.lock())
         files.write(folder.config, text)
-        announce(config, folder)
+        announce(config, folder, trainer.source.note)
         note_origin(folder, config, trainer.source.vec)
         trainer.folder = folder.checkpoints
         trainer.start()
@@ -192,7 +192,7 @@ def go_on(run: Run, changes: Mapping[str, Any], watching: Callbacks) -> str | No
     given = dict(run.given)
     if config.log.sink != run.config.log.sink:
         given["sink"] = config.log.sink
-    run.gate.given |= given.keys()
+    run.gate.given |= {*given, *([SERVICE] if config.log.wandb != run.config.log.wandb else [])}
     run.gate.check()
     run.gate.check_links()
     refuse_other_env(run.gate, run.config)
@@ -200,7 +200,7 @@ def go_on(run: Run, changes: Mapping[str, Any], watching: Callbacks) -> str | No
     with ExitStack() as stack:
         stack.enter_context(failure.explained())
         stack.enter_context(run.folder.lock())
-        path = checkpoint.find(run.folder.checkpoints, "latest")
+        path = checkpoint.find(run.folder.checkpoints, "latest", whole=True)
         output = stack.enter_context(kept_output(config.log))
         timer = Timer()
         trainer = make_trainer(config.from_checkpoint(), run.folder.checkpoints, timer)

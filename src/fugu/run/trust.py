@@ -13,7 +13,7 @@ import keyword
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 from fugu import files
 from fugu.emulation.place import Name, is_code, split_file
 from fugu.emulation.session import SESSION, is_session
-from fugu.errors import ConfigError
+from fugu.errors import ConfigError, shown_line
 from fugu.run import code, seal
 from fugu.run.store import RunFolder
 
@@ -33,7 +33,13 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 }
 """what may name code in a config -> where"""
 
+SERVICE = "log.wandb"
+"""role of what a run that goes on would tell others"""
+
 FLAGS = {"env": "--env", "policy": "--policy", "algorithm": "--algorithm", "sink": "--log.sink"}
+
+OURS_BY_SETTINGS = ("coding", "fugu.coding.env:Coding", "fugu.envs:fugu/Coding-v0", "fugu/Coding-v0")
+"""environments of fugu that only read the files that their settings name, and execute nothing in them outside of the sandbox"""
 
 UNPROTECTED = ("backend", "min_level", "allow")
 """settings of the coding environment that decide how well the programs a policy writes are shut in"""
@@ -83,13 +89,24 @@ class Gate:
             name = text_of(self.data, role)
             if is_session(name):
                 raise ConfigError(_only_in_session(self.folder, role, name))
-            self.check()
+            self.check_code()
+            if name.endswith(".so") and not self.made_here:
+                raise ConfigError(
+                    f"{self.folder.path} names the compiled library {name}, and what is in one cannot be looked at; build it from its "
+                    "source: --env my_env.h"
+                )
             self._found[role] = self._located(role, name)
         return self._found[role]
 
     def check(self) -> None:
         """Raise ``Untrusted`` if the run would execute anything that nobody has asked for."""
-        asked = [role for role in self.executes if role not in self.given]
+        self._check([role for role in self.executes if role not in self.given])
+
+    def check_code(self) -> None:
+        """Do so without what only a run that goes on would do."""
+        self._check([role for role in self.executes if role not in (*self.given, SERVICE)])
+
+    def _check(self, asked: list[str]) -> None:
         if asked and not self.trusted:
             raise Untrusted(self._refusal(asked))
 
@@ -114,6 +131,9 @@ class Gate:
         found = {role: name for role in ROLES if (name := text_of(self.data, role)) and _means_code(name)}
         if "env" not in found and (inner := _from_settings(text_of(self.data, "env"), self.settings)):
             found["env"] = inner
+        log = self.data.get("log")
+        if isinstance(log, Mapping) and log.get("wandb", "off") != "off":  # whose settings may lie in the run's folder
+            found[SERVICE] = "sends what it logs to Weights & Biases with your key, perhaps to a server of its own"
         return found
 
     @property
@@ -182,7 +202,7 @@ class Gate:
             more = f" ... ({len(text)} characters, in config.toml)" if len(text) > MOST_TEXT else ""
             lines.append(f"  with the settings {text[:MOST_TEXT]}{more}")
         lines.append("if you have looked at it and trust it, add --trust-code (in Python: trust_code=True)")
-        return "\n".join(line if line.isprintable() else ascii(line) for line in lines)  # no line may hide another
+        return "\n".join(map(shown_line, lines))  # no line may hide another
 
 
 def text_of(data: Mapping[str, Any], role: str) -> str:
@@ -220,10 +240,23 @@ def _from_settings(env: str, settings: Mapping[str, Any]) -> str:
     names = [name for name in (inner if isinstance(inner, list | tuple) else [inner]) if isinstance(name, str)]
     if code_of := [name for name in names if _means_code(name)]:
         return ", ".join(code_of)
+    game = settings.get("game", "")
+    if env == "fugu.envs.atari:make" and not str(game).startswith("ALE/"):
+        return f"{game} with the settings of an Atari game"
+    if env not in OURS_BY_SETTINGS and (paths := sorted(_paths(settings, besides=("of", "game")))):
+        return f"{env}, whose settings name files or code ({', '.join(paths)})"
     weaker = [name for name in UNPROTECTED if name in settings]
     if "coding" in env.lower() and weaker:
         return f"programs that its policy writes, shut in less than usual ({', '.join(weaker)})"
     return ""
+
+
+def _paths(value: Any, besides: Iterable[str] = ()) -> set[str]:
+    """Return the texts in settings that may be paths or names of code: what an installed environment makes of them is not known."""
+    if isinstance(value, str):
+        return {value} if any(c in value for c in "/\\:~") or Path(value).suffix[1:].isalpha() else set()
+    inner = [each for name, each in value.items() if name not in besides] if isinstance(value, Mapping) else value
+    return set().union(*map(_paths, inner)) if isinstance(inner, list | tuple) else set()
 
 
 def typed(name: str) -> str:
@@ -247,4 +280,4 @@ def _from_here(file: str) -> str:
 @functools.cache
 def _say(line: str) -> None:
     """Say something once."""
-    print(f"note: {line}", file=sys.stderr)
+    print(shown_line(f"note: {line}"), file=sys.stderr)

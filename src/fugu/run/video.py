@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,10 @@ from fugu.config import fitting
 from fugu.errors import ConfigError, FuguError, MissingExtra
 from fugu.run.run import Run
 from fugu.run.scene import frame_rate
+
+if TYPE_CHECKING:
+    from fugu.run.imagine import Imagined
+    from fugu.run.player import Player
 
 MAX_FRAMES = 3000
 WIDTH = 256
@@ -43,10 +47,12 @@ def record(
     fps: float | None = None,
     scale: int | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
+    imagine: bool = False,
 ) -> Path:
     """Play an episode (its first ``max_frames`` pictures) and write it to ``path``, by default in the run's ``videos/``.
 
     ``fps``: pictures per second, by default the environment's own rate, or 30. ``scale``: a whole factor to enlarge pictures by.
+    ``imagine``: show beside it what a world model expected to see (``run/imagine.py``).
     """
     max_frames = fitting("max_frames", max_frames, int, 1)
     scale = fitting("scale", scale, int | None, 1)
@@ -61,7 +67,13 @@ def record(
     from fugu.run.player import Player
 
     with Player(run, which, seed=seed, render=True, env_kwargs=env_kwargs) as player:
-        target = Path(path) if path is not None else run.folder.videos / f"step-{player.step}-seed-{seed}.mp4"
+        dreams = None
+        if imagine:
+            from fugu.run.imagine import Imagined  # imports torch
+
+            dreams = Imagined(player.algorithm, run.config.algorithm)
+        kind = "imagined" if imagine else "seed"
+        target = Path(path) if path is not None else run.folder.videos / f"step-{player.step}-{kind}-{seed}.mp4"
         rate = fps or frame_rate(player.vec)
         part = target.with_name(f".{target.stem}-{os.getpid()}{suffix}")
         writer: Writer | None = None
@@ -70,6 +82,8 @@ def record(
             part.unlink(missing_ok=True)  # it may be a link
             for scene in itertools.islice(player.play(greedy=greedy), max_frames):
                 picture = _enlarged(scene.picture(), scale)
+                if dreams is not None:
+                    picture = _beside(picture, dreams, player)
                 if writer is None:
                     shape = picture.shape
                     writer = open_writer(part, shape[1], shape[0], rate)
@@ -105,6 +119,15 @@ def _need(suffix: str) -> None:
         raise MissingExtra(f"writing {suffix}", "video") from None
 
 
+def _beside(picture: np.ndarray, dreams: Imagined, player: Player) -> np.ndarray:
+    """Return the picture with what was expected beside it."""
+    import torch
+
+    rows = torch.from_numpy(player.vec.rows.obs[:1]).to(player.device)
+    other = dreams.picture(rows, player.carried, picture.shape[0])
+    return _even(np.concatenate([picture, other], 1))
+
+
 def _enlarged(picture: np.ndarray, scale: int | None) -> np.ndarray:
     """Return the picture enlarged by a whole factor, and to even sizes, which most players need."""
     factor = scale if scale is not None else -(-WIDTH // picture.shape[1])
@@ -116,6 +139,10 @@ def _enlarged(picture: np.ndarray, scale: int | None) -> np.ndarray:
                 f"scale={factor} makes pictures of {width} x {height} larger than {MAX_SIDE} pixels; use at most {largest}"
             )
         picture = picture.repeat(factor, 0).repeat(factor, 1)
+    return _even(picture)
+
+
+def _even(picture: np.ndarray) -> np.ndarray:
     odd = [(0, size % 2) for size in picture.shape[:2]]
     return np.pad(picture, [*odd, (0, 0)], mode="edge") if (0, 1) in odd else picture
 

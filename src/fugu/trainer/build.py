@@ -57,16 +57,15 @@ def make_trainer(
         torch.set_float32_matmul_precision("highest" if config.precision == "float32" else "high")
     vec = _vec_on_device(config, device) or make_vec(config)
     try:
-        config.minibatches(vec.num_agents * config.passes)  # refuses impossible sizes
         if isinstance(vec, VecEnv) and device.type == "cpu":  # otherwise batches are in the memory of the GPU
             check_memory(config, vec)
-            check_network(config, vec.spec)
         algorithm = make_algorithm(config, vec, device, ranks, lambda policy: _make_ready(policy, vec, config))
         whole = fuse(algorithm, config, vec)
         envs = Envs(
             vec=vec,
             horizon=config.horizon,
             passes=config.passes,
+            minibatch=config.minibatch,
             device=device,
             clock=clock,
             name=config.algorithm,
@@ -90,6 +89,8 @@ def make_algorithm(
     ready: Callable[[nn.Module], None] = lambda policy: None,
 ) -> Algorithm:
     """Make the algorithm of a run. ``ready`` is called with its policy before anything is copied from it."""
+    if device.type == "cpu":
+        check_network(config, agents.spec)
     setup = Setup(
         envs=agents,
         settings=config.settings,

@@ -187,3 +187,10 @@ class DeviceTally:
         assert self.sums is not None
         self.sums.zero_()
         return {name: total / count for name, total in zip(self._names, values, strict=True)}
+
+
+def warn_attended(algorithm: str, enough: object) -> None:
+    """Warn that the updates of ``algorithm`` are not recorded, because it may have learned ``enough``."""
+    why = getattr(enough, "why", f"{algorithm} is asked after every minibatch whether it has learned enough")
+    text = f"{why}, so that training on the GPU waits for the host each time, which is slower"
+    warnings.warn(text, RuntimeWarning, stacklevel=3)

@@ -2,7 +2,8 @@
 
 ``save`` writes to ``.tmp-*``, verifies what it wrote, renames, and only then deletes what is beyond ``keep``. Killed at any point
 it leaves the earlier checkpoints as they were, and a ``.tmp-*`` that the next save removes. Order is by step: clocks play no part.
-The latest one that was saved as the best says so in its manifest, and rotation spares it. The contents are in
+The latest one that was saved as the best says so in its manifest, and rotation spares it. Rows of a replay are in ``pages/``, files
+that are written once, are named after their contents, and go when no checkpoint names them any more. The contents are in
 ``checkpoint_format.py``.
 """
 
@@ -17,28 +18,35 @@ import shutil
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fugu import files
-from fugu.errors import ConfigError
+from fugu.errors import ConfigError, FuguError
+from fugu.rollout.source import Page
 from fugu.trainer.checkpoint_format import (
+    PAGES,
     CheckpointError,
+    Damaged,
     check,
+    check_page,
     manifest,
     read,
+    read_page,
     show_bytes,
     size_of,
     sync_folder,
     verify,
     write,
+    write_page,
 )
 
-__all__ = ["Checkpoint", "CheckpointError", "find", "fitting_into", "load", "save", "steps", "truncate"]
+__all__ = ["Checkpoint", "CheckpointError", "find", "fitting_into", "load", "pages", "save", "steps", "truncate"]
 
 BEST = "best"
 """folder beside the checkpoints in which evaluations during training keep the best policy"""
@@ -64,8 +72,10 @@ def save(
     *,
     keep: int = 3,
     best: bool = False,
+    pages: Sequence[Page] = (),
 ) -> Path:
-    """Add the checkpoint of ``step`` to ``folder`` and return its path. ``keep`` of them stay, and the ``best``.
+    """Add the checkpoint of ``step`` to ``folder`` and return its path. ``keep`` of them stay, and the ``best``. Those of ``pages``
+    that are not written yet are.
 
     A second save of one step replaces the first. CheckpointError, with everything earlier untouched, if it cannot be written.
     """
@@ -77,15 +87,19 @@ def save(
     folder = Path(folder)
     try:
         if not folder.is_dir():
-            folder.mkdir(parents=True)
+            if folder.name == BEST:
+                folder.parent.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)  # but not that of its run: one that is gone is not to come back with nothing else in it
             sync_folder(folder.parent)
         with _alone(folder):
-            path = _write(folder, step, tensors, state, best)
+            _write_pages(folder, pages)
+            path = _write(folder, step, tensors, state, best, [page.file for page in pages if page.file is not None])
             with contextlib.suppress(OSError, CheckpointError):
                 # it is saved; what could not be deleted now is deleted by a later save
                 _rotate(folder, step, keep)
+                _drop_pages(folder)
     except OSError as error:
-        needed = size_of(tensors, state)
+        needed = size_of(tensors, state) + sum(_size(page) for page in pages if page.file is None)
         raise CheckpointError(_refused(folder, error, needed)) from error
     return path
 
@@ -98,8 +112,16 @@ def load(path: Path | str) -> Checkpoint:
     return Checkpoint(path, *read(path))
 
 
-def find(folder: Path | str, which: str | int = "latest") -> Path:
-    """Return the checkpoint that is ``latest``, ``best`` or of one step. Only ``latest`` passes over damaged ones, with a warning."""
+def pages(path: Path) -> Iterator[Page]:
+    """Yield the pages that the checkpoint at ``path`` names, in their order."""
+    folder = path.parent / PAGES
+    for page in manifest(path).get("pages", ()):
+        yield Page(partial(read_page, folder, page), page)
+
+
+def find(folder: Path | str, which: str | int = "latest", *, whole: bool = False) -> Path:
+    """Return the checkpoint that is ``latest``, ``best`` or of one step. Only ``latest`` passes over damaged ones, with a warning.
+    ``whole``: the hashes of its pages are checked too, which playing has no use for."""
     folder = Path(folder)
     if which == "best" and (evaluated := steps(folder / BEST)) and evaluated[-1] > (_best(folder) or -1):
         folder, which = folder / BEST, "latest"
@@ -127,7 +149,7 @@ def find(folder: Path | str, which: str | int = "latest") -> Path:
         raise CheckpointError(f"which={which!r} must be latest, best or a step")
     for path in reversed(found):
         try:
-            verify(path)
+            verify(path, whole)
             return path
         except CheckpointError as error:
             warnings.warn(f"checkpoint {path.name} passed over: {error}", RuntimeWarning, stacklevel=2)
@@ -157,7 +179,11 @@ def fitting_into(path: Path) -> Iterator[None]:
     not fit."""
     try:
         yield
-    except (RuntimeError, KeyError) as error:
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    except FuguError:
+        raise
+    except Exception as error:  # whatever those who put it in place raise
         lines = [line.strip() for line in str(error).splitlines()]
         first = lines[1] if len(lines) > 1 else f"{type(error).__name__}: {error}"
         raise CheckpointError(
@@ -181,12 +207,61 @@ def truncate(folder: Path | str, after: int) -> None:
             for path in _checkpoints(folder):
                 if _step(path) > after:
                     _delete(path)
+            _drop_pages(folder)
     except OSError as error:
         raise CheckpointError(_refused(folder, error)) from error
 
 
+def _write_pages(folder: Path, pages: Sequence[Page]) -> None:
+    """Write the pages that are not there; each is noted in its ``file``."""
+    if not pages:
+        return
+    if (folder / PAGES).is_symlink():
+        raise CheckpointError(
+            f"{folder / PAGES} is a link, and rows would be written, and deleted, elsewhere; replace it with a folder"
+        )
+    (folder / PAGES).mkdir(exist_ok=True)
+    for page in pages:
+        if page.file is not None:
+            with contextlib.suppress(Damaged):
+                check_page(folder / PAGES, page.file)
+                continue
+        temporary = folder / f".tmp-{uuid.uuid4().hex}"
+        try:
+            page.file = write_page(folder / PAGES, temporary, page.columns())
+        finally:
+            temporary.unlink(missing_ok=True)
+    sync_folder(folder / PAGES)
+
+
+def _drop_pages(folder: Path) -> None:
+    """Delete the pages that no checkpoint names."""
+    if not (folder / PAGES).is_dir() or (folder / PAGES).is_symlink():
+        return
+    named: set[str] = set()
+    for path in _checkpoints(folder):
+        try:
+            named |= {page["name"] for page in manifest(path).get("pages", ())}
+        except Damaged:  # of which nothing can be read anyway
+            continue
+        except CheckpointError:  # of another version, and not for us to judge
+            return
+    for path in (folder / PAGES).iterdir():
+        if path.name not in named:
+            _remove(path)
+
+
+def _size(page: Page) -> int:
+    return sum(column.nbytes for column in page.columns().values())
+
+
 def _write(
-    folder: Path, step: int, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any], best: bool
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Mapping[str, torch.Tensor]],
+    state: Mapping[str, Any],
+    best: bool,
+    pages: Sequence[Mapping[str, Any]],
 ) -> Path:
     for stale in folder.glob(".tmp-*"):  # we hold the lock, so their writers are dead
         _remove(stale)
@@ -195,7 +270,7 @@ def _write(
     aside = folder / f".old-{target.name}"
     temporary.mkdir()
     try:
-        write(temporary, step, tensors, state, best or _is_best(target))
+        write(temporary, step, tensors, state, best or _is_best(target), pages)
         try:
             verify(temporary)
         except CheckpointError as error:

@@ -14,7 +14,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from fugu import __version__
 from fugu.errors import FuguError
 
 MANIFEST = "MANIFEST.json"
+PAGES = "pages"
+"""folder beside the checkpoints, with files of rows that several of them name"""
 STATE = "state.json"
 VERSION = (1, 0)
 """major: an older fugu cannot read it; minor: it can"""
@@ -59,9 +61,14 @@ class Damaged(CheckpointError):
 
 
 def write(
-    folder: Path, step: int, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any], best: bool
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Mapping[str, torch.Tensor]],
+    state: Mapping[str, Any],
+    best: bool,
+    pages: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Write into the existing, empty ``folder``. OSError if the disk refuses."""
+    """Write into the existing, empty ``folder``. ``pages``: files that it shares with others. OSError if the disk refuses."""
     files: dict[str, dict[str, Any]] = {}
     for name, data in _contents(tensors, state):
         files[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
@@ -75,6 +82,8 @@ def write(
         "best": best,
     }
     about["files"] = files
+    if pages:
+        about["pages"] = [dict(page) for page in pages]
     about["sha256"] = _own_hash(about)
     write_file(folder / MANIFEST, json.dumps(about, indent=1).encode())
     sync_folder(folder)
@@ -99,13 +108,57 @@ def read(folder: Path) -> tuple[int, dict[str, dict[str, torch.Tensor]], dict[st
     return about["step"], tensors, state
 
 
-def verify(folder: Path) -> int:
-    """Return the step of the checkpoint in ``folder``; Damaged if a file is missing, cut or changed. Holds one chunk at a time."""
+def verify(folder: Path, pages: bool = False) -> int:
+    """Return the step of the checkpoint in ``folder``; Damaged if a file is missing, cut or changed. Holds one chunk at a time. Of the
+    files it shares with others only the sizes are looked at, unless ``pages``."""
     about = manifest(folder)
     for name, expected in about["files"].items():
         for _ in _verified(folder / name, expected):
             pass
+    for page in about.get("pages", ()):
+        if pages:
+            for _ in _verified(folder.parent / PAGES / page["name"], page):
+                pass
+        else:
+            check_page(folder.parent / PAGES, page)
     return about["step"]
+
+
+def check_page(folder: Path, page: Mapping[str, Any]) -> None:
+    """Raise Damaged if a page is not there, or not as long as it was."""
+    path = folder / page["name"]
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise Damaged(f"{path} is missing" if error.errno == errno.ENOENT else f"{path}: {error.strerror}") from None
+    if size != page["size"]:
+        raise Damaged(f"{path} has {size} bytes, not {page['size']}")
+
+
+def write_page(folder: Path, temporary: Path, columns: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Write rows into a file of ``folder`` that is called after what it holds, and return its name, size and hash. A file that is there
+    already is not written again."""
+    data = safetensors.save(_own_memory(columns))
+    digest = hashlib.sha256(data).hexdigest()
+    page: dict[str, Any] = {"name": f"{digest[:32]}-{len(data)}.safetensors", "size": len(data), "sha256": digest}
+    path = folder / page["name"]
+    try:
+        for _ in _verified(path, page):
+            pass
+    except Damaged:
+        write_file(temporary, data)
+        for _ in _verified(temporary, page):
+            pass
+        os.replace(temporary, path)
+    return page
+
+
+def read_page(folder: Path, page: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the rows of a page, verified."""
+    data = bytearray()
+    for chunk in _verified(folder / page["name"], page):
+        data += chunk
+    return _tensors(folder / page["name"], data)
 
 
 def manifest(folder: Path) -> dict[str, Any]:
@@ -124,7 +177,8 @@ def manifest(folder: Path) -> dict[str, Any]:
         raise Damaged(f"{path}: changed since it was written")
     files, step = about.get("files"), about.get("step")
     whole = isinstance(files, dict) and STATE in files and isinstance(step, int) and all(map(_sound, files, files.values()))
-    if not whole:
+    pages = about.get("pages", [])
+    if not whole or not (isinstance(pages, list) and all(map(_sound_page, pages))):
         raise Damaged(f"{path}: incomplete")
     return about
 
@@ -204,6 +258,13 @@ def _sound(name: str, file: Any) -> bool:
     """Return whether the manifest may name this file: never one outside its folder."""
     plain = name == STATE or (name.endswith(".safetensors") and _GROUP.fullmatch(name.removesuffix(".safetensors")) is not None)
     return plain and isinstance(file, dict) and type(file.get("size")) is int and isinstance(file.get("sha256"), str)
+
+
+def _sound_page(page: Any) -> bool:
+    """Return whether the manifest may name this page: never one outside their folder."""
+    if not isinstance(page, dict) or type(page.get("size")) is not int or not isinstance(page.get("sha256"), str):
+        return False
+    return page.get("name") == f"{page['sha256'][:32]}-{page['size']}.safetensors" and "/" not in page["name"]
 
 
 def _own_hash(manifest: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fugu.algorithm.find import check_name, is_own
 from fugu.algorithm.settings import KNOWN, fixed_sections, gathered, means_nothing, narrowed, sections
-from fugu.config import SEEDS, field_paths, find_field, fixed, read_toml, structure
+from fugu.config import SEEDS, field_paths, find_field, fixed, read_toml, refuse_absurd, structure
 from fugu.emulation.place import cached_by_meaning
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
@@ -25,6 +25,9 @@ from fugu.trainer.config_parts import CheckpointConfig, EvalConfig, ImitationCon
 from fugu.vector.config import VectorConfig, nearest_divisor
 
 __all__ = ["CheckpointConfig", "EvalConfig", "ImitationConfig", "LogConfig", "OptimizerConfig", "TrainConfig"]
+
+MOST = {"epochs": 1_000_000, "threads": 4096}
+"""greatest values of what takes time, or stands ready, without taking memory first"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +37,10 @@ class TrainConfig:
     env: str = fixed("cartpole")
     """Environment: a native one by name, my_env.h, a Gymnasium id, module:Class or file.py:Class"""
     algorithm: str = fixed("ppo")
-    """Algorithm: ppo, a2c (the simplest actor-critic), safe_ppo (limits on the cost of episodes), mappo (teams, with a critic that sees
-    more than the actors), grpo (compares episodes that began alike), token_ppo (texts, with a value for every token), self_play
-    (against earlier versions), or one of your own: file.py:Class or module:Class"""
+    """Algorithm: ppo, a2c (the simplest actor-critic), sac (learns from each row many times), dreamer (learns a model of the world, and
+    inside it), safe_ppo (limits on the cost of episodes), mappo (teams, with a critic that sees more than the actors), grpo (compares
+    episodes that began alike), token_ppo (texts, with a value for every token), self_play (against earlier versions), or one of your
+    own: file.py:Class or module:Class"""
     env_kwargs: Mapping[str, Any] = fixed(default_factory=dict)
     """Settings of the environment; --env.NAME VALUE on the command line. Lists in them become tuples"""
     seed: int = fixed(0)
@@ -105,6 +109,9 @@ class TrainConfig:
             object.__setattr__(self, name, operator.index(value))
             if value < 1 and name != "seed":
                 raise ConfigError(f"{name}={value} must be at least 1")
+            if value > MOST.get(name, value):
+                raise ConfigError(f"{name}={value} must be at most {MOST[name]}")
+        refuse_absurd(self)
         if self.vector.seed:
             raise ConfigError(
                 f"vector.seed={self.vector.seed}: a run has one seed for everything; give --seed {self.vector.seed}"

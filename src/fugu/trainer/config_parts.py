@@ -15,8 +15,9 @@ from fugu.vector.config import info_names
 class OptimizerConfig:
     """Optimizer, learning rate and bounds of a step."""
 
-    name: Literal["adam", "muon"] = fixed("adam")
-    """Optimizer: adam, or muon (for the hidden matrices, with adam for the rest)"""
+    name: Literal["adam", "muon", "laprop"] = fixed("adam")
+    """Optimizer: adam, muon (for the hidden matrices, with adam for the rest), or laprop (steps of one length for losses of any size;
+    for dreamer)"""
     learning_rate: float = 3e-3
     """Learning rate at the start"""
     schedule: Literal["constant", "linear", "cosine"] = "linear"
@@ -27,6 +28,8 @@ class OptimizerConfig:
     """Share of the training in which the learning rate rises from 0, 0 to 1"""
     max_grad_norm: float = 0.5
     """Length to which longer gradients are shortened"""
+    adaptive_clip: float = 0.3
+    """Share of a tensor's length to which longer gradients of it are shortened; for laprop"""
     beta1: float = 0.9
     """Decay of the running mean of gradients, 0 to 1"""
     beta2: float = 0.999
@@ -37,13 +40,13 @@ class OptimizerConfig:
     """Share of the weights, times the learning rate, by which each step shrinks them; 0: not at all"""
 
     def __post_init__(self) -> None:
-        for name, known in (("name", ("adam", "muon")), ("schedule", ("constant", "linear", "cosine"))):
+        for name, known in (("name", ("adam", "muon", "laprop")), ("schedule", ("constant", "linear", "cosine"))):
             if getattr(self, name) not in known:
                 raise ConfigError(f"optimizer.{name}={getattr(self, name)!r} must be one of {', '.join(known)}")
-        for name in ("learning_rate", "max_grad_norm", "eps"):
+        for name in ("learning_rate", "max_grad_norm", "adaptive_clip", "eps"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"optimizer.{name}={getattr(self, name)} must be above 0")
-            if name != "max_grad_norm" and math.isinf(getattr(self, name)):
+            if name in ("learning_rate", "eps") and math.isinf(getattr(self, name)):
                 raise ConfigError(f"optimizer.{name}={getattr(self, name)} must be finite")
         for name in ("beta1", "beta2", "warmup"):
             if not 0 <= getattr(self, name) < 1:

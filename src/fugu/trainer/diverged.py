@@ -37,6 +37,7 @@ def likely_cause(batch: Batch, policy: nn.Module) -> str:
     for name, parameter in policy.named_parameters():
         if not torch.isfinite(parameter).all():
             return f"the weight {name} is not finite; lower --optimizer.learning-rate"
+    ppo = "advantage" in batch
     for name, what in (("obs", "observations"), ("reward", "rewards")):
         column = batch[name]
         if not column.is_floating_point():
@@ -45,8 +46,10 @@ def likely_cause(batch: Batch, policy: nn.Module) -> str:
         if not torch.isfinite(worst).all():
             return f"{what} contain NaN or infinity; fugu check ENV finds out where from"
         if worst.numel() and worst.max() > LARGE:
-            option = "--policy.normalize-observation" if name == "obs" else "--ppo.normalize-reward"
+            scaled = "--ppo.normalize-reward" if ppo else "rewards in another unit"
+            option = "--policy.normalize-observation" if name == "obs" else scaled
             return f"{what} as large as {worst.max():.3g}; try {option}"
     if "value" in batch and batch["value"].abs().max() > LARGE:
         return f"values as large as {batch['value'].abs().max():.3g}; try --ppo.normalize-value or a lower learning rate"
-    return "the policy moved too far in one step; lower --optimizer.learning-rate or set --ppo.target-kl 0.02"
+    too_far = "the policy moved too far in one step; lower --optimizer.learning-rate"
+    return f"{too_far} or set --ppo.target-kl 0.02" if ppo else too_far

@@ -21,6 +21,7 @@ from fugu.config import SEEDS
 from fugu.emulation.env import Infos, cost_metric
 from fugu.emulation.infos import ALWAYS, numbers
 from fugu.emulation.kinds import labels
+from fugu.emulation.stats import lost_agents
 from fugu.errors import FuguError
 from fugu.rollout.acting import Acts
 from fugu.rollout.batch import seen_of
@@ -173,13 +174,15 @@ def evaluate(
             costs += rows.cost
         ended = np.flatnonzero(terminated | truncated)
         said = _said(vec, infos, ended, keeps_log)
+        lost = lost_agents(infos)
         for agent in ended:
-            if played[agent] < share[agent] and math.isnan(returns[agent]):
+            counts = played[agent] < share[agent] and agent not in lost
+            if counts and math.isnan(returns[agent]):
                 unscored += 1
-            elif played[agent] < share[agent]:
+            elif counts:
                 own = (float(returns[agent]), int(lengths[agent]), costs[agent].tolist(), said[int(agent)])
                 done.append(_Episode(int(played[agent]), int(agent), *own))
-            played[agent] += 1
+            played[agent] += agent not in lost  # else its episode was cut off by chance, and it plays another
             returns[agent], lengths[agent], costs[agent] = 0.0, 0, 0.0
     if not done and unscored:
         raise FuguError(f"{vec.spec.name} scored none of {unscored} episodes: each had a reward of NaN")

@@ -23,12 +23,13 @@ from fugu.ranks import ALONE, Ranks
 from fugu.rollout.source import Source, Stopped
 from fugu.trainer import checkpoint
 from fugu.trainer.callbacks import Callbacks
-from fugu.trainer.capture import Unattended
+from fugu.trainer.capture import Unattended, warn_attended
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.evaluate import Evaluation, Evaluator
 from fugu.trainer.interrupt import Interrupt
-from fugu.trainer.state import OWN, load_own_state, load_state, own_state, saved_state
+from fugu.trainer.sound import check_state
+from fugu.trainer.state import OWN, REPLAY, load_own_state, load_state, own_state, saved_state
 from fugu.trainer.update import Clock, Update
 
 FEWEST = 10
@@ -84,7 +85,6 @@ class Trainer:
         self.callbacks = Callbacks()
         """who is told of updates, evaluations and checkpoints"""
         self.ended = False  # by a callback
-        """True once a callback has ended the training"""
         self._started = 0
         """updates when the environments were last started anew"""
         self._cut_off = False
@@ -95,20 +95,13 @@ class Trainer:
         """updates in a row without a row to learn from"""
         self._failures = 0
         """checkpoints in a row that could not be written"""
-        rows = source.segments * source.horizon * ranks.size
+        rows = source.played * ranks.size
         self._every = config.checkpoint.every or max(FEWEST, config.steps // rows // 10)
         if source.static and algorithm.enough is None and ranks.size == 1:
             self.unattended = Unattended(self.engine)
             self.update = self.unattended.run
         elif source.static:
-            why = getattr(
-                algorithm.enough, "why", f"{config.algorithm} is asked after every minibatch whether it has learned enough"
-            )
-            warnings.warn(
-                f"{why}, so that training on the GPU waits for the host each time, which is slower",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            warn_attended(config.algorithm, algorithm.enough)
 
     @property
     def _best_by(self) -> str:
@@ -319,6 +312,9 @@ class Trainer:
             "envs": saved,
             "score": self.score.tensors(),
         }
+        kept = self.source.kept()
+        if kept is not None:
+            tensors[REPLAY] = dict(kept.tensors)
         tensors[OWN] = {**tensors[OWN], "minibatch_generator": self.engine.generator.get_state()}
         state: dict[str, Any] = {
             "steps": self.steps,
@@ -340,7 +336,8 @@ class Trainer:
         best = best and merit is not None and (self.best is None or merit > self.best)
         if best:
             state["best"] = merit
-        path = checkpoint.save(self.folder, self.steps, tensors, state, keep=self.config.checkpoint.keep, best=best)
+        keep, pages = self.config.checkpoint.keep, () if kept is None else kept.pages
+        path = checkpoint.save(self.folder, self.steps, tensors, state, keep=keep, best=best, pages=pages)
         self.saved_step, self.best = self.steps, state["best"]
         self._saved_at = time.monotonic()
         if not ending and envs:
@@ -380,21 +377,24 @@ class Trainer:
         saved = checkpoint.load(path)
         engine, state = self.engine, saved.state
         with checkpoint.fitting_into(path):
+            check_state(state, saved.step)
             own = dict(saved.tensors[OWN])
             engine.generator.set_state(own.pop("minibatch_generator"))
             load_state(self.algorithm, {**saved.tensors, OWN: own})
             engine.optimizer.load_state(saved.tensors["optimizer"])
+            self.score.load(state.get("score"), saved.tensors.get("score", {}))
         engine.steps, engine.updates, engine.episodes = state["steps"], state["updates"], state["episodes"]
         engine.learned = state.get("learned", engine.steps)  # earlier versions counted these alone
-        if "score" in state:  # otherwise it is of an earlier version, and counts anew
-            self.score.load(state["score"], saved.tensors["score"])
-        if state.get("best_by", RETURNS) == self._best_by:  # else they cannot be compared
-            self.best = state["best"]
+        self.best = state.get("best") if state.get("best_by", RETURNS) == self._best_by else None  # they cannot be compared
         self.evaluated, self._evaluated_at = state.get("evaluated"), state.get("evaluated_at", state["updates"])
         engine.optimizer.load_own_rate(state.get("learning_rate"), wanted=bool(self.callbacks))
         self.saved_step = self.steps
+        if REPLAY in saved.tensors:
+            with checkpoint.fitting_into(path):
+                self.source.remember(saved.tensors[REPLAY], checkpoint.pages(path))
         envs = saved.tensors.get("envs") or {}
         if envs and self.source.can_snapshot and self.source.fits(envs):
-            self.source.restore(envs)
+            with checkpoint.fitting_into(path):
+                self.source.restore(envs)
         else:
-            self._restart(state["restart_seed"] if not envs else self._restart_seed)
+            self._restart(self._restart_seed if envs else state.get("restart_seed") or self._restart_seed)

@@ -1,4 +1,4 @@
-"""From a loss to new weights: backward, a bound on the gradient, Adam or Muon, and the learning rate over the run."""
+"""From a loss to new weights: backward, a bound on the gradient, Adam, Muon or LaProp, and the learning rate over the run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import numbers
 import warnings
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -13,16 +14,33 @@ from torch import Tensor, nn
 
 from fugu.errors import ConfigError
 from fugu.ops.adam import Adam, DeviceAdam, make_adam
+from fugu.ops.laprop import LaProp
 from fugu.ranks import ALONE, Ranks
 from fugu.trainer.config_parts import OptimizerConfig
+from fugu.trainer.sound import check_optimizer
 
 
 class Optimizer:
-    """Steps over the parameters of named modules, each with its own bound on the gradient; only if all gradients are finite."""
+    """Steps over the parameters of named modules, each with its own bound on the gradient; only if all gradients are finite. Modules
+    that a loss does not reach stay as they are."""
 
-    def __init__(self, modules: Mapping[str, nn.Module], config: OptimizerConfig, ranks: Ranks = ALONE) -> None:
+    def __init__(
+        self,
+        modules: Mapping[str, nn.Module],
+        config: OptimizerConfig,
+        ranks: Ranks = ALONE,
+        *,
+        rates: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        """``rates``: factor on the learning rate by module, where it is not 1."""
         self.config, self.ranks = config, ranks
-        self.parts = {name: Part(module, config) for name, module in modules.items() if any(map(_learns, module.parameters()))}
+        self.parts = {
+            name: Part(module, config, rates.get(name, 1.0))
+            for name, module in modules.items()
+            if any(map(_learns, module.parameters()))
+        }
+        if unknown := sorted(rates.keys() - self.parts.keys()):
+            raise ConfigError(f"rates names {unknown[0]!r}, which is no part that learns; there are {', '.join(self.parts)}")
         self.parameters = [p for part in self.parts.values() for p in part.parameters]
         self.own_rate: float | None = None
         """learning rate in place of the schedule's; None: the schedule decides"""
@@ -39,7 +57,9 @@ class Optimizer:
         loss.backward()
         if self.ranks.size > 1:
             self._add_up()
-        parts = list(self.parts.values())
+        parts = [part for part in self.parts.values() if part.reached]
+        if not parts:
+            return torch.zeros((), device=loss.device)
         waiting = [part for part in parts if not isinstance(part.adam, DeviceAdam)]
         norms = [part.norm() for part in waiting]
         lengths = [norm.item() for norm in norms]
@@ -51,9 +71,12 @@ class Optimizer:
 
     def _add_up(self) -> None:
         """Add the gradients of all ranks, as one flat vector: the loss is the sum of their losses."""
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        reached = [p for part in self.parts.values() if part.reached for p in part.parameters]  # the same on all ranks
+        if not reached:
+            return
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in reached]
         flat = self.ranks.sum(torch.cat([grad.reshape(-1) for grad in grads]))
-        for p, part in zip(self.parameters, flat.split([p.numel() for p in self.parameters]), strict=True):
+        for p, part in zip(reached, flat.split([p.numel() for p in reached]), strict=True):
             p.grad = part.view(p.shape)
 
     def set_progress(self, progress: float | Tensor) -> Any:
@@ -97,6 +120,7 @@ class Optimizer:
         return {_prefix(name) + key: value for name, part in self.parts.items() for key, value in part.state().items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
+        check_optimizer(state)
         for name, part in self.parts.items():
             mine = {
                 key.rpartition("/")[2]: value for key, value in state.items() if key.rpartition("/")[0] == _prefix(name)[:-1]
@@ -123,18 +147,22 @@ def hidden_matrices(module: nn.Module) -> set[str]:
 
 
 class Part:
-    """One module: Adam for it, or Muon for its hidden matrices and Adam for the rest."""
+    """One module: Adam or LaProp for it, or Muon for its hidden matrices and Adam for the rest."""
 
-    def __init__(self, module: nn.Module, config: OptimizerConfig) -> None:
-        self.config = config
+    def __init__(self, module: nn.Module, config: OptimizerConfig, factor: float = 1.0) -> None:
+        """``factor``: of the learning rate."""
+        self.config, self.factor = config, factor
         named = [(name, p) for name, p in module.named_parameters() if _learns(p)]
         self.parameters = [p for _, p in named]
         hidden = [p for name, p in named if name in hidden_matrices(module)] if config.name == "muon" else []
         chosen = set(map(id, hidden))
         rest = [p for p in self.parameters if id(p) not in chosen]
-        self.adam: Adam | DeviceAdam | None = None
+        self.adam: Adam | DeviceAdam | LaProp | None = None
         self.muon: torch.optim.Optimizer | None = None
-        if rest:
+        if config.name == "laprop":
+            betas = (config.beta1, config.beta2)
+            self.adam = LaProp(rest, learning_rate=config.learning_rate, betas=betas, eps=config.eps, clip=config.adaptive_clip)
+        elif rest:
             self.adam = make_adam(
                 rest,
                 alone=not hidden,
@@ -154,6 +182,11 @@ class Part:
                 adjust_lr_fn="match_rms_adamw",
             )
 
+    @property
+    def reached(self) -> bool:
+        """True if the last loss has a gradient here."""
+        return any(p.grad is not None for p in self.parameters)
+
     def norm(self) -> Tensor:
         return nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
 
@@ -166,6 +199,7 @@ class Part:
                 part.step()
 
     def set_rate(self, rate: Any) -> None:
+        rate = rate if self.factor == 1 else rate * self.factor
         if self.adam is not None:
             self.adam.learning_rate = rate
         if self.muon is not None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.source import Experience
+from fugu.trainer.sound import put
 from fugu.vector.vecenv import EpisodeLog
 
 RECENT = 100
@@ -90,12 +91,15 @@ class Score:
         rounds = [list(each) for each in self._rounds]
         return {"mean": self.value, "rounds": rounds, "round": list(self._round), "settled": self.settled}
 
-    def load(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def load(self, state: Mapping[str, Any] | None, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what was saved; count anew after an earlier version, which saved nothing."""
+        if state is None:
+            return
         self._rounds = deque((count, total) for count, total in state["rounds"])
         count, total = state["round"]
         self._round, self.settled = (count, total), state["settled"]
-        self._acted.copy_(tensors["acted"])
-        self._ended.copy_(tensors["ended"])
+        for name, mine in (("acted", self._acted), ("ended", self._ended)):
+            put(mine, tensors[name].bool(), f"score.{name}")
 
 
 def all_episodes(log: EpisodeLog, ranks: Ranks = ALONE) -> EpisodeLog:

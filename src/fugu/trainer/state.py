@@ -10,9 +10,12 @@ from torch import Tensor, nn
 from fugu.algorithm.contract import Algorithm
 from fugu.errors import ConfigError
 from fugu.rollout.acting import generators
+from fugu.trainer.sound import check_moments, check_numbers, put
 
 OWN = "algorithm"
 """group of state that belongs to no part: tensors of the algorithm itself, and generators"""
+REPLAY = "replay"
+"""group of what a source remembers beside its environments"""
 _EXTRA = "_extra_state"
 
 
@@ -47,16 +50,18 @@ def own_state(algorithm: Algorithm) -> dict[str, Tensor]:
 
 def load_state(algorithm: Algorithm, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
     """Put back what ``saved_state`` returned."""
+    _check_numbers(algorithm, saved)
     for name, part in algorithm.named_children():
         part.load_state_dict(_nested(saved[name]))
     load_own_state(algorithm, saved[OWN])
+    check_moments(algorithm)
 
 
 def load_own_state(algorithm: Algorithm, saved: Mapping[str, Tensor]) -> None:
     """Put back what ``own_state`` returned."""
     rest = dict(saved)
     for name, tensor in _own_tensors(algorithm).items():
-        tensor.data.copy_(rest.pop(name))
+        put(tensor, rest.pop(name), name)
     for name, generator in generators(algorithm).items():
         generator.set_state(rest.pop(name))
     if _has_extra(algorithm):
@@ -66,6 +71,7 @@ def load_own_state(algorithm: Algorithm, saved: Mapping[str, Tensor]) -> None:
 def load_for_playing(algorithm: Algorithm, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
     """Put back everything that acting needs: all weights, and the statistics that fit. Sums over running episodes are of other
     environments."""
+    _check_numbers(algorithm, saved)
     for name, part in algorithm.named_children():
         has_weights = next(part.parameters(), None) is not None
         state, mine = _nested(saved.get(name, {})), part.state_dict()
@@ -76,9 +82,15 @@ def load_for_playing(algorithm: Algorithm, saved: Mapping[str, Mapping[str, Tens
     for key, tensor in _own_tensors(algorithm).items():
         kept = own.pop(key, None)
         if kept is not None and (isinstance(tensor, nn.Parameter) or kept.shape == tensor.shape):
-            tensor.data.copy_(kept)
+            put(tensor, kept, key)
     if _has_extra(algorithm):
         algorithm.set_extra_state({key: value for key, value in own.items() if key not in generators(algorithm)})
+    check_moments(algorithm)
+
+
+def _check_numbers(algorithm: Algorithm, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
+    weights = [name if "." in name else f"{OWN}.{name}" for name, _ in algorithm.named_parameters()]
+    check_numbers({name: saved.get(name, {}) for name in (*dict(algorithm.named_children()), OWN)}, weights)
 
 
 def _own_tensors(algorithm: Algorithm) -> dict[str, Tensor]:

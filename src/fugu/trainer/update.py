@@ -41,7 +41,7 @@ class Update:
         self.config, self.source, self.algorithm = config, source, algorithm
         self.clock, self.ranks = clock, ranks
         self.count = config.minibatches(source.segments)
-        self.optimizer = Optimizer(parts(algorithm), config.optimizer, ranks)
+        self.optimizer = Optimizer(parts(algorithm), config.optimizer, ranks, rates=algorithm.rates)
         self.generator = torch.Generator(source.device if source.static else "cpu").manual_seed(seed)
         self.score = Score(0 if source.vec is None else source.vec.num_agents, source.device, ranks)
         self.steps = 0
@@ -109,12 +109,26 @@ class Update:
     def learn(self, batch: Batch, watch: Watch) -> Metrics:
         """Learn from the minibatches until ``watch`` says that it is enough. Returns batch-level metrics."""
         for minibatch in minibatches(batch, self.count, self.config.epochs, self.generator):
-            loss, metrics = self.algorithm.loss(minibatch)
-            norm = self.optimizer.step(loss)
+            if self.algorithm.losses is None:
+                loss, metrics = self.algorithm.loss(minibatch)
+                norm = self.optimizer.step(loss)
+            else:
+                loss, metrics, norm = self._step_by_step(self.algorithm.losses(minibatch))
             if watch(minibatch, loss.detach(), {**metrics, "loss/grad_norm": norm}):
                 break
         with torch.no_grad():
             return self.algorithm.finish(batch)
+
+    def _step_by_step(self, losses: Iterator[tuple[Tensor, Metrics]]) -> tuple[Tensor, Metrics, Tensor]:
+        """Minimise one loss after the other. Returns their sum, all metrics, and the length of all gradients."""
+        total: list[Tensor] = []
+        norms: list[Tensor] = []
+        metrics: Metrics = {}
+        for loss, found in losses:
+            norms.append(self.optimizer.step(loss))
+            total.append(loss.detach())
+            metrics |= found
+        return torch.stack(total).sum(), metrics, torch.stack(norms).square().sum().sqrt()
 
     def _watch(self, seen: Tally, hurry: Callable[[], bool]) -> Watch:
         def watch(minibatch: Batch, loss: Tensor, metrics: Metrics) -> bool:

@@ -198,8 +198,8 @@ def _cgroup_quota() -> int | None:
 
 
 def nearest_divisor(number: int, wanted: float) -> int:
-    """Return the divisor of ``number`` that is closest to ``wanted``."""
-    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    """Return the divisor of ``number`` that is closest to ``wanted``; of an absurd number, one of those that are soon found."""
+    small = [n for n in range(1, min(math.isqrt(number), 1 << 20) + 1) if number % n == 0]
     return min(small + [number // n for n in small], key=lambda n: (abs(n - wanted), n))
 
 

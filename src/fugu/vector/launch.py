@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from fugu.emulation.beside import known
-from fugu.errors import WorkerDied
+from fugu.errors import WorkerDied, signal_name
 from fugu.vector.mail import GONE, Mailbox, pair
 from fugu.vector.worker import BOOT, OURS
 
@@ -93,7 +93,7 @@ class Worker:
             message = f"worker process {self.process.pid} ended with exit code {code}"
         else:
             number = self._ended.si_status
-            message = f"worker process {self.process.pid} was killed by {signal.Signals(number).name}"
+            message = f"worker process {self.process.pid} was killed by {signal_name(number)}"
             if number == signal.SIGKILL:
                 message += "; if nobody killed it, the machine ran out of memory"
         return WorkerDied(

@@ -7,28 +7,28 @@ sleeps, and looks every tenth of a second whether a worker is gone or late: noth
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import time
+import traceback
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle
-import gymnasium
 
 from fugu.emulation.env import EnvSpec, Infos, spec_of
 from fugu.emulation.factory import Factory
-from fugu.errors import ConfigError, EnvError, EnvTimeout, WorkerDied
+from fugu.errors import EnvError, EnvTimeout, WorkerDied, shared_class
 from fugu.vector.buffers import Buffers, shared_memory
 from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.control import Control
 from fugu.vector.deadline import Deadline, build_here, close_here, release, run_here
 from fugu.vector.launch import LOOK_S, Worker, anonymous_file, deliver, end_all
 from fugu.vector.mail import HANDSHAKE
+from fugu.vector.parcel import Sealed, open_infos, pickled, registered, unpack
 from fugu.vector.runner import CALL, CLOSE, RESET, STEP, Options, Runner, agent_slices, check_budget, shared_spec, split
-from fugu.vector.shard import Shard, is_unscored, restart_seed, truncate
+from fugu.vector.shard import Shard, is_unscored, restart_seed, text_of, truncate
 from fugu.vector.worker import ERROR, MAIL, WITH_OPTIONS, Bind, Start
 
 MAX_SPIN_US = 200.0
@@ -83,7 +83,7 @@ class Process(Runner):
             specs += [spec_of(env) for env in self._local.envs]
         deadline = time.monotonic() + config.start_timeout
         for worker in self._workers:
-            specs += self._mail(worker, "make", deadline)
+            specs += self._opened(worker, self._mail(worker, "make", deadline), worker.envs, "make")
         self.spec = shared_spec(specs)
         self.env_agents = agent_slices([spec.num_agents for spec in specs])
         self.group_agents = [self._agents_of(range(envs.start, envs.stop)) for envs in self._group_envs()]
@@ -110,19 +110,13 @@ class Process(Runner):
         self._ranges = [(max(0, shards.start - self._hosted), shards.stop - self._hosted) for shards in self._split.shards]
 
     def _launch(self, index: int, envs: range, seeds: list[int | None]) -> Worker:
-        part = [self._factories[i] for i in envs]
-        try:
-            pickled = cloudpickle.dumps(part)
-        except Exception as error:
-            raise ConfigError(
-                f"the environment factory cannot be sent to a worker process: {type(error).__name__}: {error}. "
-                "Build what cannot be pickled inside the factory, or use backend='serial'"
-            ) from error
+        fix = "Build what cannot be pickled inside the factory, or use backend='serial'"
+        factories = pickled([self._factories[i] for i in envs], "the environment factory", fix)
         worker = Worker(index + self._hosted, envs, self._memory)
         try:
             config = self._config
             kept = (config.infos or "all", config.episode_infos)
-            start = Start(pickled, _registry(), worker.number, envs.start, *kept, config.on_error, seeds)
+            start = Start(factories, registered(), worker.number, envs.start, *kept, config.on_error, seeds)
             worker.post(HANDSHAKE, pickle.dumps(start))
         except BaseException:
             end_all([worker], politely=False)
@@ -141,7 +135,7 @@ class Process(Runner):
             index,
             self._spin,
         )
-        worker.post(HANDSHAKE, pickle.dumps(bind))
+        worker.post(HANDSHAKE, cloudpickle.dumps(bind))
 
     # --- running ---
 
@@ -162,17 +156,17 @@ class Process(Runner):
         self._orders[group] = (command, slot, options)
         self._own_turn = self._local is not None
         control = self._control
-        pickled = None if options is None else _pickled(options, "the reset options")
+        content = None if options is None else pickled(options, "the reset options")
         for index in range(*self._ranges[group]):
-            if pickled is not None:
+            if content is not None:
                 control.post(index, RESET, slot | WITH_OPTIONS)
-                self._workers[index].post(control.seq(index), pickled)
+                self._workers[index].post(control.seq(index), content)
             elif self._reborn and index in self._reborn:
                 control.post(index, RESET, slot)
             else:
                 control.post(index, command, slot)
         self._reborn.difference_update(range(*self._ranges[group]))
-        if pickled is not None:
+        if content is not None:
             deliver(self._workers[slice(*self._ranges[group])], self._due[group])
 
     def finish(self, groups: Sequence[int]) -> tuple[int, Infos]:
@@ -188,7 +182,8 @@ class Process(Runner):
                 continue
             worker = self._workers[index]
             try:
-                infos.update(self._mail(worker, self._phase(group), self._due[group]))
+                until = time.monotonic() + self._config.step_timeout  # it is done, however late it is asked
+                infos.update(open_infos(self._mail(worker, self._phase(group), until)))
             except WorkerDied as error:
                 self._lost(worker, group, error, infos)
             except EnvError as error:
@@ -196,7 +191,8 @@ class Process(Runner):
         if errors:
             raise errors[0]
         if self._config.on_error == "restart":
-            self._restarts += sum(info.get("restarted") == "env" for info in infos.values())
+            firsts = (infos.get(agents.start, {}) for agents in self.env_agents) if infos else ()
+            self._restarts += sum(info.get("restarted") == "env" for info in firsts)
             check_budget(self._restarts, self._config, infos)
         return group, infos
 
@@ -209,7 +205,7 @@ class Process(Runner):
     def call(self, kind: str, name: str, args: Sequence[Any], kwargs: dict[str, Any], envs: Sequence[int]) -> list[Any]:
         results: dict[int, Any] = {}
         asked = []
-        content = _pickled((kind, name, args, kwargs), f"the arguments of {name!r}")
+        content = pickled((kind, name, args, kwargs), f"the arguments of {name!r}")
         for shard, part in enumerate(self._split.envs):
             mine = [i for i in envs if i in part]
             if not mine:
@@ -229,7 +225,7 @@ class Process(Runner):
         errors = []
         for worker, mine in asked:
             try:
-                results.update(zip(mine, self._mail(worker, "call", deadline), strict=True))
+                results.update(zip(mine, self._opened(worker, self._mail(worker, "call", deadline), mine, "call"), strict=True))
             except EnvError as error:
                 errors.append(error)
         if errors:
@@ -299,8 +295,7 @@ class Process(Runner):
         agents = self._agents_of(worker.envs)
         lost, last = self.buffers.part(slot, agents), self.buffers.part(1 - slot, agents)
         truncate(lost, last.obs, unscored=is_unscored(self.spec.metadata))
-        for env in worker.envs:
-            infos[self.env_agents[env].start] = {"restarted": "worker", "error": str(error)}
+        infos.update({agent: {"restarted": "worker", "error": str(error)} for agent in range(agents.start, agents.stop)})
 
     def _phase(self, group: int) -> str:
         return "reset" if self._orders.get(group, (STEP,))[0] == RESET else "step"
@@ -336,11 +331,31 @@ class Process(Runner):
                 raise self._died(worker, phase) from None
             if content is None and left <= 0:
                 raise self._late(worker, phase, worker.envs)
-        mail = pickle.loads(content)
+        mail = unpack(content)
         if isinstance(mail, dict) and "remote_traceback" in mail:
             place = {} if mail["worker"] is not None else {"worker": worker.number, "envs": tuple(worker.envs)}
             raise EnvError(**{**mail, **place})
         return mail
+
+    def _opened(self, worker: Worker, values: Sequence[Any], envs: Sequence[int], phase: str) -> list[Any]:
+        """Return what ``envs`` of a worker have sent, with objects in it opened."""
+        out = []
+        for env, value in zip(envs, values, strict=True):
+            try:
+                out.append(value.open() if isinstance(value, Sealed) else value)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                raise EnvError(
+                    f"an object that was sent by the env cannot be read here: {type(error).__name__}: {text_of(error)}",
+                    worker=worker.number,
+                    envs=(env,),
+                    seeds=self._seeds(range(env, env + 1)),
+                    phase=phase,
+                    remote_traceback="".join(traceback.format_exception(error)),
+                    cause=shared_class(error),
+                ) from error
+        return out
 
     def _seeds(self, envs: range) -> tuple[int | None, ...]:
         if not self._bound:
@@ -363,18 +378,3 @@ def _end(workers: list[Worker], bell: list[Any], memory: int, owner: int) -> Non
             control.post(index, CLOSE, 0)
     end_all(workers)
     os.close(memory)
-
-
-def _pickled(value: Any, what: str) -> bytes:
-    try:
-        return cloudpickle.dumps(value)
-    except Exception as error:
-        raise ConfigError(f"{what} cannot be sent to a worker process: {type(error).__name__}: {error}") from error
-
-
-def _registry() -> bytes:
-    """Return the ids registered beside Gymnasium's own, so that a factory in a worker can make them by name."""
-    specs = [spec for spec in gymnasium.registry.values() if not str(spec.entry_point).startswith("gymnasium.")]
-    with contextlib.suppress(Exception):  # one that cannot travel must not keep the others from it
-        return cloudpickle.dumps(specs)
-    return cloudpickle.dumps([spec for spec in specs if isinstance(spec.entry_point, str) and not spec.kwargs])

@@ -299,7 +299,7 @@ class Shard:
         for rows in self._rows:
             rows[k].writer = None  # it belonged to the old env
         truncate(self._rows[slot][k], self._rows[1 - slot][k].obs, unscored=is_unscored(getattr(fresh, "metadata", None)))
-        return {0: {"restarted": "env", "error": str(wrapped)}}
+        return {agent: {"restarted": "env", "error": str(wrapped)} for agent in range(fresh.num_agents)}
 
     def _pass_on(self, error: BaseException) -> None:
         """Raise ``error`` if it is not an env's doing: Ctrl-C or a time limit in the calling process, or anything in a process that an

@@ -9,6 +9,7 @@ calls) goes by mail.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import io
 import mmap
@@ -35,6 +36,7 @@ from fugu.vector.buffers import Buffers
 from fugu.vector.config import InfoMode, OnError
 from fugu.vector.control import Control, progress_word
 from fugu.vector.mail import HANDSHAKE, Mailbox
+from fugu.vector.parcel import Sealed, pack, pack_infos, pack_results
 from fugu.vector.runner import CALL, CLOSE, RESET
 from fugu.vector.shard import Shard, text_of
 
@@ -42,6 +44,7 @@ OK, MAIL, ERROR = 0, 1, 2
 WITH_OPTIONS = 2
 """added to the slot of a reset whose options come by mail"""
 
+PR_SET_PDEATHSIG = 1
 OURS = (signal.SIGINT, signal.SIGTERM)
 """signals that ask a program to end: the parent's to answer, who may want to save first"""
 
@@ -88,6 +91,7 @@ class Bind:
 
 def main(parent: int, mail_fd: int, memory: int, crash: int) -> None:
     """Run until told to close, until the parent is gone, or until an environment takes the process down."""
+    owner = os.getpid()
     _leave_to_parent()
     faulthandler.enable(crash)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -99,14 +103,15 @@ def main(parent: int, mail_fd: int, memory: int, crash: int) -> None:
         shard = _build(mailbox)
         bind: Bind = pickle.loads(_receive(mailbox, HANDSHAKE))
         control = _bind(shard, bind, memory)
-        mailbox.send(HANDSHAKE, pickle.dumps("bound"))
+        mailbox.send(HANDSHAKE, pack("bound"))
         _serve(shard, control, bind.index, mailbox)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent closed its end: it wants this process gone
     except BaseException as error:
-        known = error if isinstance(error, EnvError) else _foreign(error, shard, "make")
+        if os.getpid() != owner:
+            _end_fork(error)
         with contextlib.suppress(OSError):  # as above
-            mailbox.send(HANDSHAKE, pickle.dumps(known.fields()))
+            mailbox.send(HANDSHAKE, _pack_error(error, shard, "make"))
     finally:
         if shard is not None:
             shard.close()
@@ -144,7 +149,7 @@ def _build(mailbox: Mailbox) -> Shard:
         on_error=start.on_error,
     )
     shard.seeds = start.seeds
-    mailbox.send(HANDSHAKE, cloudpickle.dumps([spec_of(env) for env in shard.envs]))
+    mailbox.send(HANDSHAKE, pack([Sealed(cloudpickle.dumps(spec_of(env))) for env in shard.envs]))
     return shard
 
 
@@ -172,59 +177,38 @@ def _serve(shard: Shard, control: Any, index: int, mailbox: Mailbox) -> None:
         command, seq = control.command(index), control.taken()
         if command == CLOSE:
             return
+        slot = control.slot(index)
+        said = _receive(mailbox, seq) if command == CALL or (command == RESET and slot & WITH_OPTIONS) else b""
         try:
-            if command == CALL:
-                content, envs = pickle.loads(_receive(mailbox, seq))
-                kind, name, args, kwargs = pickle.loads(content)
-                mail: Any = shard.call(kind, name, args, kwargs, envs)
-            elif command == RESET:
-                slot = control.slot(index)
-                options = pickle.loads(_receive(mailbox, seq)) if slot & WITH_OPTIONS else None
-                mail = shard.reset(slot & 1, options)
+            mail = _obey(shard, command, slot, said)
+            if isinstance(mail, dict):
+                status, content = (MAIL, pack_infos(mail)) if mail else (OK, b"")
             else:
-                mail = shard.step(control.slot(index))
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            raise
+                status, content = MAIL, pack_results(mail)
         except BaseException as error:
             if os.getpid() != owner:  # what an env has forked does not answer in its place
                 _end_fork(error)
-            known = error if isinstance(error, EnvError) else _foreign(error, shard, "step")
-            status, content = ERROR, pickle.dumps(known.fields())
-        else:
-            status, content = (MAIL, _dumps(mail)) if mail or command == CALL else (OK, b"")
+            status, content = ERROR, _pack_error(error, shard, "step")
         control.finish(index, status)  # first the status: the parent then reads, however large the mail is
         if status != OK:
             mailbox.send(seq, content)
 
 
-def _dumps(mail: Any) -> bytes:
-    """Pickle: plainly, with cloudpickle for what is defined in the user's script, or without what cannot travel at all."""
-    for dumps in (pickle.dumps, cloudpickle.dumps):
-        with contextlib.suppress(Exception):
-            return dumps(mail)
-    return cloudpickle.dumps(_picklable(mail) if isinstance(mail, dict) else [_or_text(item) for item in mail])
+def _obey(shard: Shard, command: int, slot: int, said: bytes) -> Infos | list[Any]:
+    if command == CALL:
+        content, envs = pickle.loads(said)
+        kind, name, args, kwargs = pickle.loads(content)
+        return shard.call(kind, name, args, kwargs, envs)
+    if command == RESET:
+        return shard.reset(slot & 1, pickle.loads(said) if said else None)
+    return shard.step(slot)
 
 
-def _picklable(infos: Infos) -> Infos:
-    """Return infos without the values that cannot travel; their names are kept under ``unpicklable``."""
-    out: Infos = {}
-    for agent, info in infos.items():
-        kept = {key: value for key, value in info.items() if _travels(value)}
-        dropped = [str(key) for key in info if key not in kept]
-        out[agent] = {**kept, "unpicklable": dropped} if dropped else kept
-    return out
-
-
-def _or_text(value: Any) -> Any:
-    return value if _travels(value) else repr(value)
-
-
-def _travels(value: Any) -> bool:
-    try:
-        cloudpickle.dumps(value)
-    except Exception:
-        return False
-    return True
+def _pack_error(error: BaseException, shard: Shard | None, phase: str) -> bytes:
+    if isinstance(error, EnvError):
+        with contextlib.suppress(BaseException):  # a class of the user's own may hold anything
+            return pack(error.fields())
+    return pack(_foreign(error, shard, phase).fields())
 
 
 def _end_fork(error: BaseException) -> NoReturn:
@@ -279,7 +263,12 @@ def _leave_to_parent() -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when the parent does, whatever an environment is doing at that moment."""
+    """End this process, and those it has started, when the parent does, whatever an environment is doing at that moment.
+
+    If it is stopped then, the system's word of the parent's end lets it go on, and end. No more than that: it is also given when only
+    the thread ends that this process was started from."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(1)
     try:
@@ -299,10 +288,10 @@ def _watch(pidfd: int) -> None:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     poll.poll()
-    os._exit(1)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _poll_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
-    os._exit(1)
+    os.killpg(0, signal.SIGKILL)

@@ -71,5 +71,8 @@ def rated(mine: tuple[float, float], theirs: tuple[float, float], score: float) 
 
 
 def players(state: Tensor) -> list[Player]:
-    """Return the table that a checkpoint holds."""
+    """Return the table that a checkpoint holds; a ValueError if it holds none."""
+    fine = state.dim() == 2 and state.shape[1] == 4 and len(state) > 0 and bool(state.double().isfinite().all())
+    if not fine or (state[:, 2] <= 0).any() or (state[:, [0, 3]] < 0).any() or (state.abs() > 1e15).any():
+        raise ValueError("its table of ratings has numbers that no player can have")
     return [Player(int(steps), rating, doubt, int(games)) for steps, rating, doubt, games in state.tolist()]

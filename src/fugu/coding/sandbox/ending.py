@@ -14,6 +14,7 @@ from typing import Any, cast
 from fugu.coding.sandbox import wire
 from fugu.coding.sandbox.contract import Isolation, Outcome, Status, printable
 from fugu.coding.sandbox.execution import Execution
+from fugu.errors import signal_name
 
 
 def outcome(execution: Execution, **about: Any) -> Outcome:
@@ -105,11 +106,7 @@ def _by_signal(number: int, large: bool) -> tuple[Status, str]:
         return "violation", "a system call that no program here may make"
     if number == signal.SIGKILL and large:
         return "memory_limit", "killed, with much memory in use"
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = f"signal {number}"
-    return "runtime_error", f"ended by {name}"
+    return "runtime_error", f"ended by {signal_name(number)}"
 
 
 def _last_line(execution: Execution) -> str:

@@ -1,0 +1,140 @@
+"""SAC beside Stable-Baselines3's: returns at equal steps, and steps per second with the same networks and settings on one thread.
+
+python benchmarks/sac.py pendulum speed        # Pendulum-v1 with three seeds, and the speed with networks of two sizes
+python benchmarks/sac.py speed --repeats 5
+python benchmarks/sac.py halfcheetah hopper    # hours
+
+Both take a gradient step on 256 rows for each step of one environment, with Adam at the same rate. fugu's settings are those of its
+presets. Returns are means of 20 episodes of the mean action. CPU seconds are those of the process: the machine may be shared.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gymnasium
+import torch
+
+import fugu
+import harness
+from fugu.config import override
+from fugu.presets import preset
+from fugu.trainer.build import make_trainer
+from fugu.trainer.config import TrainConfig
+from fugu.trainer.evaluate import evaluate
+from fugu.trainer.interrupt import Interrupt
+
+BATCH = 256
+EPISODES = 20
+
+
+def pendulum(repeats: int) -> dict[str, Any]:
+    return learning("Pendulum-v1", 6_000, repeats)
+
+
+def halfcheetah(repeats: int) -> dict[str, Any]:
+    return learning("HalfCheetah-v5", 300_000, repeats)
+
+
+def hopper(repeats: int) -> dict[str, Any]:
+    return learning("Hopper-v5", 300_000, repeats)
+
+
+def learning(env: str, steps: int, repeats: int) -> dict[str, Any]:
+    """Train with as many seeds as there are repeats, the two by turns."""
+    runs: dict[str, list[dict[str, float]]] = {"fugu": [], "sb3": []}
+    for seed in range(repeats):
+        config = override(preset(env, algorithm="sac"), {"steps": steps, "seed": seed, "threads": 1})
+        for name, train in (("fugu", ours), ("sb3", theirs)):
+            runs[name].append(train(config, episodes=EPISODES))
+    return {"env": env, "steps": steps, "hidden": list(config.policy.hidden), **runs}
+
+
+def speed(repeats: int) -> dict[str, Any]:
+    """Time steps with learning on HalfCheetah-v5, and the matrix products alone."""
+    return {f"{width} x {width}": _speed(width, repeats) for width in (64, 256)}
+
+
+def _speed(width: int, repeats: int) -> dict[str, Any]:
+    steps, start = 1_000, 200
+    changes = {"steps": steps, "threads": 1, "policy.hidden": (width, width), "replay.start": start, "replay.size": 10_000}
+    config = override(preset("HalfCheetah-v5", algorithm="sac"), changes)
+    contestants = {
+        "fugu": lambda: ours(config)["cpu_seconds"],
+        "sb3": lambda: theirs(config)["cpu_seconds"],
+        "products": lambda: products(width, observations=17, actions=6, updates=steps - start),
+    }
+    found = {name: result.summary() for name, result in harness.alternate(contestants, repeats).items()}
+    ratio = found["sb3"]["median"] / found["fugu"]["median"]
+    share = found["products"]["median"] / found["fugu"]["median"]
+    return {"steps": steps, "updates": steps - start, "cpu_seconds": found, "sb3_over_fugu": ratio, "share_of_products": share}
+
+
+def ours(config: TrainConfig, episodes: int = 0) -> dict[str, float]:
+    torch.set_num_threads(1)
+    trainer = make_trainer(config)
+    try:
+        wall, cpu = time.perf_counter(), time.process_time()
+        trainer.start()
+        trainer.run(lambda metrics: None, Interrupt())
+        spent = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+        if not episodes:
+            return spent
+        with fugu.vector.make(config.env, 10, backend="serial") as vec:
+            act, seed = trainer.algorithm.act, 1000 + config.seed
+            found = evaluate(vec, act, episodes=episodes, seed=seed, greedy=True, device=torch.device("cpu"))
+        return {"seed": config.seed, "mean_return": found.mean, **spent}
+    finally:
+        trainer.close()
+
+
+def theirs(config: TrainConfig, episodes: int = 0) -> dict[str, float]:
+    from stable_baselines3 import SAC
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.monitor import Monitor
+
+    torch.set_num_threads(1)
+    model = SAC(
+        "MlpPolicy",
+        Monitor(gymnasium.make(config.env)),
+        learning_rate=config.optimizer.learning_rate,
+        batch_size=BATCH,
+        buffer_size=config.replay.size,
+        learning_starts=config.replay.start,
+        policy_kwargs={"net_arch": list(config.policy.hidden)},
+        seed=config.seed,
+        device="cpu",
+    )
+    wall, cpu = time.perf_counter(), time.process_time()
+    model.learn(config.steps)
+    spent = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+    if not episodes:
+        return spent
+    env = Monitor(gymnasium.make(config.env))
+    env.reset(seed=1000 + config.seed)
+    mean, _ = evaluate_policy(model, env, n_eval_episodes=episodes)
+    return {"seed": config.seed, "mean_return": float(mean), **spent}  # type: ignore[arg-type]
+
+
+def products(width: int, *, observations: int, actions: int, updates: int) -> float:
+    """Return the CPU seconds of the matrix products of ``updates`` updates, and nothing else: forward and backward are one and two of
+    each layer; a critic that the policy's gradient passes through needs one of the two."""
+    torch.set_num_threads(1)
+    policy = [(observations, width), (width, width), (width, 2 * actions)]
+    critic = [(observations + actions, width), (width, width), (width, 1)]
+    times = [(policy, 4), (critic, 2 * (1 + 3 + 2))]
+    rows = {size: torch.randn(BATCH, size) for layers, _ in times for pair in layers for size in pair}
+    weights = {pair: torch.randn(pair) for layers, _ in times for pair in layers}
+    start = time.process_time()
+    for _ in range(updates):
+        for layers, count in times:
+            for inner, outer in layers:
+                for _ in range(count):
+                    rows[inner] @ weights[inner, outer]
+    return time.process_time() - start
+
+
+if __name__ == "__main__":
+    cases = {"pendulum": pendulum, "speed": speed, "halfcheetah": halfcheetah, "hopper": hopper}
+    harness.main("sac", __doc__, cases, repeats=3)

@@ -1,0 +1,159 @@
+"""The recurrent state-space model: how a state follows from the one before, and what an observation adds to it.
+
+A state is ``deter [*batch, deter]``, which a recurrent layer computes, and ``stoch [*batch, stoch * classes]``, one class out of each
+of several categorical variables, one-hot. ``prior`` says how likely the classes are from ``deter`` alone, ``posterior`` from ``deter``
+and the features of an observation. Probabilities are ``[*batch, stoch, classes]``, of which 1% is spread evenly, so that no logarithm
+is infinite (Hafner et al. 2023, arXiv:2301.04104).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Generator, Tensor, nn
+
+from fugu.ops.norm import norm_silu
+from fugu.policy.config_world import WorldSize
+
+UNIMIX = 0.01
+"""share of a distribution that is spread evenly"""
+
+
+class Layer(nn.Module):
+    """Linear, RMS norm, SiLU."""
+
+    def __init__(self, size_in: int, size: int) -> None:
+        super().__init__()
+        self.linear = trunc_normal(nn.Linear(size_in, size))
+        self.scale = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return norm_silu(self.linear(x), self.scale)
+
+
+class Head(nn.Module):
+    """``layers`` layers and a linear one after them, whose weights start ``gain`` times as large as usual."""
+
+    def __init__(self, size_in: int, units: int, layers: int, size: int, gain: float = 1.0) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers_of([size_in, *[units] * layers]))
+        self.out = trunc_normal(nn.Linear(units, size), gain)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.layers(x))
+
+
+class Blocks(nn.Module):
+    """A linear layer of ``blocks`` blocks beside each other: ``[blocks, rows, size_in]`` -> ``[blocks, rows, size]``."""
+
+    def __init__(self, blocks: int, size_in: int, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(trunc_normal_(torch.empty(blocks, size_in, size), size_in, size))
+        self.bias = nn.Parameter(torch.zeros(blocks, 1, size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+class RSSM(nn.Module):
+    def __init__(self, size: WorldSize, features: int, action: int) -> None:
+        """``features``: numbers of an encoded observation. ``action``: numbers of an action, as ``ActionInput`` makes it."""
+        super().__init__()
+        self.size = size
+        self.blocks, width = size.blocks, size.deter // size.blocks
+        self.from_deter, self.from_stoch = Layer(size.deter, size.hidden), Layer(size.random, size.hidden)
+        self.from_action = Layer(action, size.hidden)
+        self.mix = Blocks(size.blocks, width + 3 * size.hidden, width)
+        self.mix_scale = nn.Parameter(torch.ones(size.deter))
+        self.gates = Blocks(size.blocks, width, 3 * width)
+        self.seen = trunc_normal(nn.Linear(features, size.hidden))
+        self.expected = trunc_normal(nn.Linear(size.deter, size.hidden, bias=False))
+        self.seen_scale = nn.Parameter(torch.ones(size.hidden))
+        self.posterior_out = trunc_normal(nn.Linear(size.hidden, size.random))
+        self.prior_net = Head(size.deter, size.hidden, 2, size.random)
+
+    def step(self, deter: Tensor, stoch: Tensor, action: Tensor) -> Tensor:
+        """Return the ``deter`` that follows; ``action`` is already ``from_action`` of what was done. All are ``[rows, ...]``."""
+        common = torch.cat([self.from_deter(deter), self.from_stoch(stoch), action], -1)
+        own = self._split(deter)
+        mixed = self._join(self.mix(torch.cat([own, common.expand(self.blocks, *common.shape)], -1)))
+        gates = self.gates(self._split(norm_silu(mixed, self.mix_scale)))
+        reset, candidate, update = (self._join(part) for part in gates.chunk(3, -1))
+        return torch.lerp(deter, torch.tanh(reset.sigmoid() * candidate), torch.sigmoid(update - 1))
+
+    def prior(self, deter: Tensor) -> Tensor:
+        """Return the probabilities of the classes before anything is observed."""
+        return self._mixed(self.prior_net(deter))
+
+    def posterior(self, deter: Tensor, seen: Tensor) -> Tensor:
+        """Return them after an observation; ``seen`` is ``self.seen`` of its features."""
+        return self._mixed(self.posterior_out(norm_silu(self.expected(deter) + seen, self.seen_scale)))
+
+    def observe(
+        self, features: Tensor, action: Tensor, first: Tensor, deter: Tensor, stoch: Tensor, generator: Generator | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return ``deter``, ``stoch`` and ``posterior`` of each row of ``features [time, segments, features]``.
+
+        ``action [time, segments, action]`` is what was done before the row, ``deter`` and ``stoch`` the state of the row before the
+        first. Where ``first`` is True all of that is zero.
+        """
+        keep = ~first.unsqueeze(-1)
+        seen, action = self.seen(features), self.from_action(action * keep)
+        rows: list[tuple[Tensor, Tensor, Tensor]] = []
+        for t in range(len(features)):
+            deter = self.step(deter * keep[t], stoch * keep[t], action[t])
+            chance = self.posterior(deter, seen[t])
+            stoch = draw(chance, generator)
+            rows.append((deter, stoch, chance))
+        deters, stochs, chances = zip(*rows, strict=True)
+        return torch.stack(deters), torch.stack(stochs), torch.stack(chances)
+
+    def _mixed(self, logits: Tensor) -> Tensor:
+        chance = logits.unflatten(-1, (self.size.stoch, self.size.classes)).softmax(-1)
+        return (1 - UNIMIX) * chance + UNIMIX / self.size.classes
+
+    def _split(self, x: Tensor) -> Tensor:
+        """Return ``[blocks, rows, width]`` of ``[rows, blocks * width]``."""
+        return x.unflatten(-1, (self.blocks, -1)).transpose(0, 1)
+
+    def _join(self, x: Tensor) -> Tensor:
+        return x.transpose(0, 1).flatten(1)
+
+
+def draw(chance: Tensor, generator: Generator | None, *, greedy: bool = False) -> Tensor:
+    """Draw a class of each variable: one-hot ``[*batch, stoch * classes]``, with the gradient of the probabilities."""
+    plain = chance.detach()
+    if not greedy:
+        plain = plain / torch.empty_like(plain).exponential_(generator=generator)  # the largest is a fair draw
+    one_hot = torch.zeros_like(plain).scatter_(
+        -1, plain.argmax(-1, keepdim=True), 1.0
+    )  # torch's one_hot looks for errors first
+    if chance.requires_grad:
+        one_hot = one_hot + chance - chance.detach()
+    return one_hot.flatten(-2)
+
+
+def divergence(p: Tensor, q: Tensor) -> Tensor:
+    """Return ``KL(p || q) [*batch]``, summed over the variables."""
+    return (p * (p.log() - q.log())).sum((-2, -1))
+
+
+def layers_of(sizes: Sequence[int]) -> list[Layer]:
+    return [Layer(size_in, size) for size_in, size in pairwise(sizes)]
+
+
+def trunc_normal(layer: nn.Linear, gain: float = 1.0) -> nn.Linear:
+    """Give ``layer`` its initial weights, and no bias."""
+    trunc_normal_(layer.weight.data, layer.in_features, layer.out_features).mul_(gain)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+def trunc_normal_(weight: Tensor, size_in: int, size: int) -> Tensor:
+    """Fill ``weight`` with a normal cut off at two deviations, of the variance 1 / mean of the sizes after that."""
+    deviation = math.sqrt(2 / (size_in + size)) / 0.8796
+    return nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)

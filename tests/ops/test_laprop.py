@@ -1,0 +1,50 @@
+import numpy as np
+import torch
+
+from fugu.ops.laprop import LaProp
+
+
+def test_steps_are_those_of_numpy():
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(5, 3), (4,), ()]
+    tensors = [torch.nn.Parameter(0.1 * torch.randn(shape, generator=generator)) for shape in shapes]
+    tensors.append(torch.nn.Parameter(torch.zeros(2)))  # a tensor of zeros can learn
+    laprop = LaProp(tensors, learning_rate=0.01, betas=(0.9, 0.999), eps=1e-20, clip=0.3)
+    weights = [p.detach().double().numpy().copy() for p in tensors]
+    means, squares = ([np.zeros_like(w) for w in weights] for _ in range(2))
+    for t in range(1, 30):
+        if t == 15:
+            laprop.learning_rate = 0.003
+        for i, p in enumerate(tensors):
+            p.grad = 3.0 ** (t % 5 - 2) * torch.randn(p.shape, generator=generator)
+            grad = p.grad.double().numpy()
+            grad = grad / max(1.0, np.linalg.norm(grad) / (0.3 * max(1e-3, np.linalg.norm(weights[i]))))
+            squares[i] = 0.999 * squares[i] + 0.001 * grad**2
+            means[i] = 0.9 * means[i] + 0.1 * grad / np.sqrt(squares[i] / (1 - 0.999**t))
+            weights[i] = weights[i] - (0.01 if t < 15 else 0.003) * means[i] / (1 - 0.9**t)
+        laprop.step()
+    for p, expected in zip(tensors, weights, strict=True):
+        np.testing.assert_allclose(p.detach().numpy(), expected, atol=1e-5)
+
+
+def test_the_state_goes_on_where_it_was_saved():
+    def steps(laprop: LaProp, p: torch.nn.Parameter, first: int, last: int) -> torch.Tensor:
+        for t in range(first, last):
+            p.grad = torch.full_like(p, float(t % 3 - 1))
+            laprop.step()
+        return p.detach().clone()
+
+    settings = {"learning_rate": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "clip": 0.3}
+    whole, cut = (torch.nn.Parameter(torch.ones(3, 2)) for _ in range(2))
+    expected = steps(LaProp([whole], **settings), whole, 0, 8)
+    before, after = LaProp([cut], **settings), LaProp([cut], **settings)
+    steps(before, cut, 0, 5)
+    after.load_state({name: value.clone() for name, value in before.state().items()})
+    assert torch.equal(steps(after, cut, 5, 8), expected)
+
+
+def test_a_parameter_without_a_gradient_counts_as_one_with_zeros():
+    p = torch.nn.Parameter(torch.ones(2))
+    laprop = LaProp([p], learning_rate=0.1, betas=(0.9, 0.999), eps=1e-20, clip=0.3)
+    laprop.step()
+    assert torch.equal(p, torch.ones(2))
