@@ -111,7 +111,6 @@ class TrainConfig:
                 raise ConfigError(f"{name}={value} must be at least 1")
             if value > MOST.get(name, value):
                 raise ConfigError(f"{name}={value} must be at most {MOST[name]}")
-        refuse_absurd(self)
         if self.vector.seed:
             raise ConfigError(
                 f"vector.seed={self.vector.seed}: a run has one seed for everything; give --seed {self.vector.seed}"
@@ -127,6 +126,7 @@ class TrainConfig:
             raise ConfigError(f"target={self.target} must be a number that a mean return can reach")
         if not 0 <= self.seed < SEEDS:
             raise ConfigError(f"seed={self.seed} must not be negative, and below 2**63")
+        refuse_absurd(self)
         if self.minibatch is not None and self.minibatch % self.horizon:
             # What divides the segments of one agent divides those of many, which only the environment knows.
             near = nearest_divisor(self.passes * self.vector.num_envs, self.minibatch / self.horizon) * self.horizon
@@ -256,9 +256,10 @@ def refuse_unread(config: TrainConfig, changes: Mapping[str, Any]) -> None:
         try:
             find_field(type(config), wanted)
         except ConfigError:
-            paths = {".".join(path) for other in KNOWN for path in field_paths(member(other))}  # type: ignore[arg-type]
-            meant = [path for path in sorted(paths) if wanted in (path, path.rpartition(".")[2])]
-            why = means_nothing(config.algorithm, meant[0]) if len(meant) == 1 else None
+            paths = {".".join(path): None for other in KNOWN for path in field_paths(member(other))}  # type: ignore[arg-type]
+            meant = [path for path in paths if wanted in (path, path.rpartition(".")[2])]
+            own = [path for path in meant if path.partition(".")[0] in sections(config.algorithm)]
+            why = means_nothing(config.algorithm, (own or meant)[0]) if meant else None
             if why is not None:
                 raise ConfigError(why) from None
 
