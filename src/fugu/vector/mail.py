@@ -49,6 +49,10 @@ class Mailbox:
 
     def post(self, seq: int, content: bytes) -> None:
         """Send a message after those that are kept, as far as there is room."""
+        if len(content) <= PART and not self._outgoing:  # as most are
+            with contextlib.suppress(BlockingIOError):
+                self._socket.sendmsg([HEAD.pack(seq, 0, 1), content])
+                return
         parts = max(1, -(-len(content) // PART))
         view = memoryview(content)
         self._outgoing.extend((HEAD.pack(seq, i, parts), view[i * PART : (i + 1) * PART]) for i in range(parts))
@@ -80,8 +84,9 @@ class Mailbox:
             if self._whole is not None and self._whole[0] == seq:
                 (_, content), self._whole = self._whole, None
                 return content
-            with contextlib.suppress(*GONE):  # it may have said something before
-                self.push()
+            if self._outgoing:
+                with contextlib.suppress(*GONE):  # it may have said something before
+                    self.push()
             left = max(0.0, deadline - time.monotonic())
             found = self._wait(select.POLLIN | (select.POLLOUT if self._outgoing else 0), left)
             if not found:
