@@ -110,7 +110,6 @@ class TrainConfig:
                 raise ConfigError(f"{name}={value} must be at least 1")
             if value > MOST.get(name, value):
                 raise ConfigError(f"{name}={value} must be at most {MOST[name]}")
-        refuse_absurd(self)
         if self.vector.seed:
             raise ConfigError(
                 f"vector.seed={self.vector.seed}: a run has one seed for everything; give --seed {self.vector.seed}"
@@ -126,6 +125,7 @@ class TrainConfig:
             raise ConfigError(f"target={self.target} must be a number that a mean return can reach")
         if not 0 <= self.seed < SEEDS:
             raise ConfigError(f"seed={self.seed} must not be negative, and below 2**63")
+        refuse_absurd(self)
         if self.minibatch is not None and self.minibatch % self.horizon:
             # What divides the segments of one agent divides those of many, which only the environment knows.
             near = nearest_divisor(self.passes * self.vector.num_envs, self.minibatch / self.horizon) * self.horizon
