@@ -41,7 +41,7 @@ def test_a_group_has_a_line_of_its_own_and_its_runs_only_when_asked_for(
     assert [each.split()[0] for each in lines(capsys, *where, "--tag", "b1", "--all")[1:]] == ["g", "g-s1"]
     (grouped / "g-s1" / "failed.txt").write_text("EnvError: no\x1b[31m luck\n")
     _, line, problem = lines(capsys, *where)
-    assert "1/3 done, 1 failed" in line and problem == "g-s1: EnvError: no?[31m luck"
+    assert "1/3 done, 1 failed" in line and problem == "g-s1: EnvError: no\\x1b[31m luck"
     rows = json.loads("\n".join(lines(capsys, *where, "--json")))
     assert [(row["name"], row["group"], row["seed"], row["tags"], row["algorithm"]) for row in rows] == [
         ("g-s1", "g", 1, ["a", "b1"], "ppo"),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from fugu.cli.options import PolicyOptions, parse, take_env_kwargs
-from fugu.errors import ConfigError, FuguError, shown_line
+from fugu.errors import ConfigError, FuguError, shown, shown_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
             show = _drive(options, env_kwargs, screen, stack)
         if screen is None:
             for line in itertools.islice(map(_line, show), (options.max_steps or PLAIN_STEPS) + 1):
-                print(shown_line(line))
+                print(shown(line))
         else:
             for _ in itertools.islice(show, None if options.max_steps is None else options.max_steps + 1):
                 pass
