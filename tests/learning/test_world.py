@@ -40,7 +40,7 @@ def learned(slip: float, updates: int) -> tuple[World, torch.Generator]:
     for _ in range(updates):
         place, action = walked(SEGMENTS, TIME, slip, generator)
         seen, leaves = observed(world, place, action, generator)
-        losses = world.losses(seen, leaves, rewarded(place), torch.full(place.shape, 0.99), None, 0.0 if slip else 1.0)
+        losses = world.losses(seen, leaves, rewarded(place), torch.full(place.shape, 0.99), None, 1.0)
         loss = torch.stack([WEIGHTS.get(name, 1.0) * part.mean() for name, part in losses.items()]).sum()
         for p in optimizer.parameters:
             p.grad = None
@@ -77,16 +77,17 @@ def test_ten_steps_ahead_are_foreseen_where_nothing_is_random():
 
 
 def test_what_is_random_is_as_uncertain_to_the_model_as_it_is():
-    """The model's own bound on what an observation tells beyond what was expected: the divergence, and what the decoder leaves open."""
-    world, generator = learned(slip=SLIP, updates=1500)
-    place, action = walked(500, TIME, SLIP, generator)
+    """What the model says of the next place, over many draws of what it expects, costs as many nats as the world leaves open."""
+    world, generator = learned(slip=SLIP, updates=1000)
+    place, action = walked(300, 6, SLIP, generator)
     with torch.no_grad():
-        seen, leaves = observed(world, place, action, generator)
-        losses = world.losses(seen, leaves, rewarded(place), torch.full(place.shape, 0.99), None, 0.0)
-        deter, stoch = world.follow(seen.deter[-2], seen.stoch[-2], F.one_hot(action[-1], 2).float(), generator)
-        shown = world.decoder.shown(torch.cat([deter, stoch], -1))[0].argmax(-1)
-    entropy = -(SLIP * math.log(SLIP) + (1 - SLIP) * math.log(1 - SLIP))
-    bound = (losses["dynamics"] + losses["observation"])[1:].mean().item()
-    assert abs(bound - entropy) < 0.05, (bound, entropy)
-    stays = (shown == place[-2]).float().mean().item()
-    assert abs(stays - SLIP) < 0.06
+        seen, _ = observed(world, place[:-1], action[:-1], generator)
+        states = (part[-1].repeat(64, 1) for part in (seen.deter, seen.stoch))
+        after = torch.cat(world.follow(*states, F.one_hot(action[-1], 2).float().repeat(64, 1), generator), -1)
+        shown = world.decoder.shown(after)[0]
+        chance = (shown / shown.sum(-1, keepdim=True)).view(64, 300, PLACES).mean(0)
+        nats = -chance.gather(-1, place[-1, :, None]).log().mean().item()
+    step = (place[-1] - place[-2]).abs()
+    happened = (step == 0).float().mean().item()  # in these rows; the loss of who knows SLIP, on average
+    best = -(happened * math.log(SLIP) + (1 - happened) * math.log(1 - SLIP))
+    assert abs(nats - best) < 0.05, (nats, best)
