@@ -62,7 +62,9 @@ def learn(algorithm: InTurn, rounds: int = 3, ranks: Ranks | None = None, share:
         generator=torch.Generator(),
         optimizer=Optimizer(parts(algorithm), CONFIG, *([ranks] if ranks else []), rates=algorithm.rates),
     )
-    engine._step_by_step = lambda losses: Update._step_by_step(engine, ((share * loss, found) for loss, found in losses))
+    losses = lambda batch: ((share * loss, found) for loss, found in algorithm.losses(batch))  # noqa: E731
+    shared = SimpleNamespace(algorithm=SimpleNamespace(losses=losses), optimizer=engine.optimizer)
+    engine.step = lambda minibatch: Update._step(shared, minibatch)
     engine.optimizer.set_progress(0.0)
     obs, metrics = torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(1)), []
     for _ in range(rounds):

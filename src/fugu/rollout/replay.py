@@ -46,6 +46,8 @@ IDLE = 1000
 
 
 class Replay(Source):
+    uniform = True
+
     def __init__(
         self,
         inner: Source,

@@ -82,6 +82,8 @@ class Source:
     """line for whoever starts a run: what it will take"""
     static = False
     """True if a batch lies in the same memory each time, so that learning from it can be recorded once"""
+    uniform = False
+    """True if the columns of a batch have the same shapes each time, so that learning from a copy of it can be recorded"""
     unattended = False
     """True if a batch needs nothing of the host, so that playing it can be recorded as well"""
 

@@ -15,9 +15,13 @@ from torch import Tensor, nn
 from fugu.errors import ConfigError
 from fugu.ops.adam import Adam, DeviceAdam, make_adam
 from fugu.ops.laprop import LaProp
+from fugu.ops.laprop_device import DeviceLaProp, make_laprop
 from fugu.ranks import ALONE, Ranks
 from fugu.trainer.config_parts import OptimizerConfig
 from fugu.trainer.sound import check_optimizer
+
+ON_DEVICE = (DeviceAdam, DeviceLaProp)
+"""optimizers that bound the gradient themselves and wait for nothing"""
 
 
 class Optimizer:
@@ -50,7 +54,7 @@ class Optimizer:
     def step(self, loss: Tensor) -> Tensor:
         """Minimise ``loss`` by one step. Returns the length of the gradient; if that is not finite, nothing was changed.
 
-        If our own kernels take the step, nothing waits for the device, and a CUDA graph can capture all of it.
+        If all parts are on a device, nothing waits for the device, and a CUDA graph can capture all of it.
         """
         for p in self.parameters:
             p.grad = None
@@ -60,13 +64,13 @@ class Optimizer:
         parts = [part for part in self.parts.values() if part.reached]
         if not parts:
             return torch.zeros((), device=loss.device)
-        waiting = [part for part in parts if not isinstance(part.adam, DeviceAdam)]
+        waiting = [part for part in parts if not isinstance(part.adam, ON_DEVICE)]
         norms = [part.norm() for part in waiting]
         lengths = [norm.item() for norm in norms]
         if all(map(math.isfinite, lengths)):
             for part, norm, length in zip(waiting, norms, lengths, strict=True):
                 part.step(norm, length)
-        norms += [part.adam.step(self.config.max_grad_norm) for part in parts if isinstance(part.adam, DeviceAdam)]
+        norms += [part.adam.step(self.config.max_grad_norm) for part in parts if isinstance(part.adam, ON_DEVICE)]
         return norms[0] if len(norms) == 1 else torch.stack(norms).square().sum().sqrt()
 
     def _add_up(self) -> None:
@@ -157,11 +161,13 @@ class Part:
         hidden = [p for name, p in named if name in hidden_matrices(module)] if config.name == "muon" else []
         chosen = set(map(id, hidden))
         rest = [p for p in self.parameters if id(p) not in chosen]
-        self.adam: Adam | DeviceAdam | LaProp | None = None
+        self.adam: Adam | DeviceAdam | LaProp | DeviceLaProp | None = None
         self.muon: torch.optim.Optimizer | None = None
         if config.name == "laprop":
             betas = (config.beta1, config.beta2)
-            self.adam = LaProp(rest, learning_rate=config.learning_rate, betas=betas, eps=config.eps, clip=config.adaptive_clip)
+            self.adam = make_laprop(
+                rest, learning_rate=config.learning_rate, betas=betas, eps=config.eps, clip=config.adaptive_clip
+            )
         elif rest:
             self.adam = make_adam(
                 rest,

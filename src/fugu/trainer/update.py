@@ -16,6 +16,7 @@ from torch import Tensor
 from fugu.algorithm.contract import Algorithm, Metrics
 from fugu.emulation.env import cost_metric
 from fugu.errors import ConfigError
+from fugu.gpu import use
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.acting import Actor
 from fugu.rollout.batch import Batch
@@ -24,6 +25,7 @@ from fugu.trainer.config import TrainConfig
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.optimizer import Optimizer
+from fugu.trainer.recorded import RecordedSteps, Step
 from fugu.trainer.score import Score, all_episodes
 from fugu.trainer.state import parts
 from fugu.vector.vecenv import EpisodeLog
@@ -44,6 +46,10 @@ class Update:
         self.optimizer = Optimizer(parts(algorithm), config.optimizer, ranks, rates=algorithm.rates)
         self.generator = torch.Generator(source.device if source.static else "cpu").manual_seed(seed)
         self.score = Score(0 if source.vec is None else source.vec.num_agents, source.device, ranks)
+        self.step: Step = self._step
+        """learns from a minibatch"""
+        if source.uniform and not source.static and ranks.size == 1 and (algorithm.device.type == "cuda" or use.emulated):
+            self.step = RecordedSteps(self._step, algorithm)
         self.steps = 0
         """rows of environments that were played"""
         self.learned = 0
@@ -109,26 +115,26 @@ class Update:
     def learn(self, batch: Batch, watch: Watch) -> Metrics:
         """Learn from the minibatches until ``watch`` says that it is enough. Returns batch-level metrics."""
         for minibatch in minibatches(batch, self.count, self.config.epochs, self.generator):
-            if self.algorithm.losses is None:
-                loss, metrics = self.algorithm.loss(minibatch)
-                norm = self.optimizer.step(loss)
-            else:
-                loss, metrics, norm = self._step_by_step(self.algorithm.losses(minibatch))
-            if watch(minibatch, loss.detach(), {**metrics, "loss/grad_norm": norm}):
+            if watch(minibatch, *self.step(minibatch)):
                 break
         with torch.no_grad():
             return self.algorithm.finish(batch)
 
-    def _step_by_step(self, losses: Iterator[tuple[Tensor, Metrics]]) -> tuple[Tensor, Metrics, Tensor]:
-        """Minimise one loss after the other. Returns their sum, all metrics, and the length of all gradients."""
+    def _step(self, minibatch: Batch) -> tuple[Tensor, Metrics]:
+        """Minimise the losses of a minibatch, one after the other. Returns their sum, and all metrics with the length of all
+        gradients."""
+        algorithm = self.algorithm
+        if algorithm.losses is None:
+            loss, metrics = algorithm.loss(minibatch)
+            return loss.detach(), {**metrics, "loss/grad_norm": self.optimizer.step(loss)}
         total: list[Tensor] = []
         norms: list[Tensor] = []
-        metrics: Metrics = {}
-        for loss, found in losses:
+        metrics = {}
+        for loss, found in algorithm.losses(minibatch):
             norms.append(self.optimizer.step(loss))
             total.append(loss.detach())
             metrics |= found
-        return torch.stack(total).sum(), metrics, torch.stack(norms).square().sum().sqrt()
+        return torch.stack(total).sum(), {**metrics, "loss/grad_norm": torch.stack(norms).square().sum().sqrt()}
 
     def _watch(self, seen: Tally, hurry: Callable[[], bool]) -> Watch:
         def watch(minibatch: Batch, loss: Tensor, metrics: Metrics) -> bool:

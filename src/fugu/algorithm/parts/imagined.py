@@ -80,8 +80,9 @@ class ReturnScale(nn.Module):
 
     @torch.no_grad()
     def update(self, returns: Tensor) -> None:
-        shares = torch.tensor([0.05, 0.95], device=returns.device)
-        low, high = (self.ranks.sum(returns.flatten().quantile(shares)) / self.ranks.size).unbind()
+        flat = returns.flatten()
+        both = torch.stack([flat.quantile(0.05), flat.quantile(0.95)])  # shares in a tensor would have to go to the device
+        low, high = (self.ranks.sum(both) / self.ranks.size).unbind()
         self.low.lerp_(low, self.RATE)
         self.high.lerp_(high, self.RATE)
 
