@@ -188,11 +188,15 @@ def machine() -> dict[str, Any]:
     }
 
 
-def report(name: str, results: dict[str, Any], out: str | None) -> None:
-    """Print the JSON line, and write it to ``out`` as well."""
+def report(name: str, results: dict[str, Any], out: str | None, *, add: bool = False) -> None:
+    """Print the JSON line, and write it to ``out`` as well. ``add``: keep what other commands left there, one record each."""
     command = "python " + " ".join([os.path.relpath(sys.argv[0]), *sys.argv[1:]])
     record = {"benchmark": name, "command": command, "machine": machine(), "results": results}
     if out is not None:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
-        Path(out).write_text(json.dumps(record, indent=1) + "\n")
+        kept: Any = record
+        if add:
+            found = json.loads(Path(out).read_text()) if Path(out).exists() else []
+            kept = [each for each in (found if isinstance(found, list) else [found]) if each["command"] != command] + [record]
+        Path(out).write_text(json.dumps(kept, indent=1) + "\n")
     print(json.dumps(record))
