@@ -1,9 +1,40 @@
 import numpy as np
+import pytest
 import torch
 
+from fugu.native import native
 from fugu.ops.laprop import LaProp
 
 
+@pytest.fixture(params=["native", "torch"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In which form steps are computed."""
+    if request.param == "torch":
+        monkeypatch.setattr("fugu.native.native", None)
+    elif native is None:
+        pytest.skip("the native core is not built")
+
+
+def test_the_native_kernels_of_all_instruction_sets_agree_with_torch(instructions, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(5000, 3), (17,), (), (0,)]
+    found = []
+    for core in ("native", "torch"):
+        if core == "torch":
+            monkeypatch.setattr("fugu.native.native", None)
+        generator.manual_seed(1)
+        tensors = [torch.nn.Parameter(0.1 * torch.randn(shape, generator=generator)) for shape in shapes]
+        laprop = LaProp(tensors, learning_rate=0.01, betas=(0.9, 0.999), eps=1e-20, clip=0.3)
+        for _ in range(5):
+            for p in tensors:
+                p.grad = torch.randn(p.shape, generator=generator)
+            laprop.step()
+        found.append([p.detach() for p in tensors])
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("form")
 def test_steps_are_those_of_numpy():
     generator = torch.Generator().manual_seed(0)
     shapes = [(5, 3), (4,), ()]
@@ -27,6 +58,7 @@ def test_steps_are_those_of_numpy():
         np.testing.assert_allclose(p.detach().numpy(), expected, atol=1e-5)
 
 
+@pytest.mark.usefixtures("form")
 def test_the_state_goes_on_where_it_was_saved():
     def steps(laprop: LaProp, p: torch.nn.Parameter, first: int, last: int) -> torch.Tensor:
         for t in range(first, last):
@@ -43,6 +75,7 @@ def test_the_state_goes_on_where_it_was_saved():
     assert torch.equal(steps(after, cut, 5, 8), expected)
 
 
+@pytest.mark.usefixtures("form")
 def test_a_parameter_without_a_gradient_counts_as_one_with_zeros():
     p = torch.nn.Parameter(torch.ones(2))
     laprop = LaProp([p], learning_rate=0.1, betas=(0.9, 0.999), eps=1e-20, clip=0.3)
