@@ -14,39 +14,15 @@
 #include <optional>
 #include <string>
 
+#include "bind_arrays.h"
 #include "learn.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
+using namespace fugu::bound;
 using namespace fugu::learn;
 
 namespace {
-
-template <typename T>
-using Array = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
-using In = Array<const float>;
-using Out = Array<float>;
-using Flags = Array<const bool>;
-using Choices = Array<const int64_t>;
-
-template <typename T>
-T* checked(const Array<T>& array, std::initializer_list<int64_t> shape, const char* name) {
-  bool same = array.ndim() == shape.size();
-  size_t axis = 0;
-  for (const int64_t size : shape) same = same && static_cast<int64_t>(array.shape(axis++)) == size;
-  if (!same) throw nb::value_error((std::string(name) + " has another shape than expected").c_str());
-  return array.data();
-}
-
-template <typename T>
-T* checked(const std::optional<Array<T>>& array, std::initializer_list<int64_t> shape, const char* name) {
-  return array ? checked(*array, shape, name) : nullptr;
-}
-
-int64_t axis(const auto& array, size_t index) {
-  if (array.ndim() <= index) throw nb::value_error("an array has too few axes");
-  return static_cast<int64_t>(array.shape(index));
-}
 
 const Kernels& kernels_called(const std::string& name) {
   const Kernels* kernels = find_kernels(name);
@@ -184,36 +160,6 @@ LossSums bound_ppo_loss(const In& logits, const In& value, const Choices& action
   return ppo_loss(m, kernels, threads);
 }
 
-Norm norm_of(const In& x, const In& scale, float epsilon) {
-  Norm m{.rows = axis(x, 0), .width = axis(x, 1), .epsilon = epsilon};
-  if (m.width < 1) throw nb::value_error("there must be a column");
-  m.x = checked(x, {m.rows, m.width}, "x");
-  m.scale = checked(scale, {m.width}, "scale");
-  return m;
-}
-
-void bound_norm_forward(const In& x, const In& scale, float epsilon, const Out& y, const std::optional<Out>& inverse, int threads,
-                        const std::string& set) {
-  Norm m = norm_of(x, scale, epsilon);
-  m.y = checked(y, {m.rows, m.width}, "y");
-  m.inverse = checked(inverse, {m.rows}, "inverse");
-  const Kernels& kernels = kernels_called(set);
-  nb::gil_scoped_release release;
-  norm_forward(m, kernels, threads);
-}
-
-void bound_norm_backward(const In& x, const In& scale, const Out& inverse, const In& grad_y, const Out& grad_x, const Out& grad_scale,
-                         int threads, const std::string& set) {
-  Norm m = norm_of(x, scale, 0.0f);
-  m.inverse = checked(inverse, {m.rows}, "inverse");
-  m.grad_y = checked(grad_y, {m.rows, m.width}, "grad_y");
-  m.grad_x = checked(grad_x, {m.rows, m.width}, "grad_x");
-  m.grad_scale = checked(grad_scale, {m.width}, "grad_scale");
-  const Kernels& kernels = kernels_called(set);
-  nb::gil_scoped_release release;
-  norm_backward(m, kernels, threads);
-}
-
 // By default glibc gives large blocks back to the system as soon as they are freed and gets them anew, page by page and zeroed.
 bool keep_freed_memory() {
 #ifdef __GLIBC__
@@ -245,9 +191,5 @@ void bind_learn(nb::module_& m) {
         "old_logprob"_a.noconvert(), "advantage"_a.noconvert(), "old_value"_a.noconvert(), "value_target"_a.noconvert(),
         "weight"_a.noconvert(), "mask"_a.noconvert().none(), "clip"_a, "value_clip"_a, "value_coef"_a, "entropy_coef"_a,
         "grad_logits"_a.noconvert(), "grad_value"_a.noconvert(), "threads"_a, "set"_a = "best");
-  m.def("norm_forward", &bound_norm_forward, "x"_a.noconvert(), "scale"_a.noconvert(), "epsilon"_a, "y"_a.noconvert(),
-        "inverse"_a.noconvert().none(), "threads"_a, "set"_a = "best");
-  m.def("norm_backward", &bound_norm_backward, "x"_a.noconvert(), "scale"_a.noconvert(), "inverse"_a.noconvert(),
-        "grad_y"_a.noconvert(), "grad_x"_a.noconvert(), "grad_scale"_a.noconvert(), "threads"_a, "set"_a = "best");
   m.def("keep_freed_memory", &keep_freed_memory, "Let malloc keep what is freed for the next request; False: not possible here.");
 }

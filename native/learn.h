@@ -1,4 +1,4 @@
-// The learner's kernels for CPUs: small MLPs, LSTMs and norms forward and backward, sampling and the PPO loss.
+// The learner's kernels for CPUs: small MLPs and LSTMs forward and backward, sampling and the PPO loss.
 //
 // What they compute is stated by the reference functions in src/fugu/ops/, how in the learn_*.h files that are included
 // here once per instruction set. This file chooses the set at run time, so that one wheel runs everywhere, and shares the work out
@@ -84,18 +84,6 @@ struct PpoLoss {
   float* grad_value;
 };
 
-struct Norm {  // y = SiLU(x / sqrt(mean(x^2) + epsilon) * scale), [rows, width]
-  int64_t rows, width;
-  const float* x;
-  const float* scale;  // [width]
-  float epsilon;
-  float* y;
-  float* inverse;  // [rows] what a row is multiplied by; null: not kept
-  const float* grad_y;
-  float* grad_x;
-  float* grad_scale;
-};
-
 inline constexpr int kLossParts = 5;  // policy, value, entropy, kl, clip fraction
 using LossSums = std::array<double, kLossParts>;
 
@@ -124,67 +112,10 @@ struct Kernels {
   int64_t (*loss_floats)(int64_t choices);
   void (*sample_rows)(const Sample&, int64_t low, int64_t high, float* scratch);
   void (*ppo_rows)(const PpoLoss&, int64_t low, int64_t high, double* sums, float* scratch);
-
-  void (*norm_rows)(const Norm&, int64_t low, int64_t high);
-  void (*norm_gradients)(const Norm&, int64_t low, int64_t high, float* sums);
 };
 
-namespace portable {
-#define FUGU_LANES 4
-#include "learn_set.h"
-#undef FUGU_LANES
-}  // namespace portable
-
-// Under a target pragma a function may use instructions that the rest of the file must not. The sets differ in the width of a vector
-// and in what fma() compiles to.
-#if defined(__x86_64__) && (defined(__clang__) || defined(__GNUC__))
-#define FUGU_FMA 1
-
-#ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#endif
-namespace avx2 {
-#define FUGU_LANES 8
-#include "learn_set.h"
-#undef FUGU_LANES
-}  // namespace avx2
-#ifdef __clang__
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,prefer-vector-width=512")
-#endif
-namespace avx512 {
-#define FUGU_LANES 16
-#include "learn_set.h"
-#undef FUGU_LANES
-}  // namespace avx512
-#ifdef __clang__
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-
-#endif
-
-// The kernels of an instruction set by name, null where this processor lacks it; of the best set for "best".
-inline const Kernels* find_kernels(std::string_view name) {
-  const bool best = name == "best";
-#ifdef FUGU_FMA
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl");
-  if ((best || name == "avx512") && avx512) return &avx512::kernels;
-  if ((best || name == "avx2") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &avx2::kernels;
-#endif
-  return best || name == "portable" ? &portable::kernels : nullptr;
-}
-
-inline int64_t shares_of(int64_t rows, int64_t per_share) { return (rows + per_share - 1) / per_share; }
+#define FUGU_SET "learn_set.h"
+#include "learn_sets.h"
 
 inline constexpr int64_t kForwardRows = 192;   // a share of the forward pass
 inline constexpr int64_t kBackwardRows = 480;  // the least share of the backward pass, which has at most kSums of them
@@ -265,26 +196,6 @@ inline LossSums ppo_loss(const PpoLoss& m, const Kernels& kernels, int threads) 
   for (const auto& sum : sums)
     for (size_t i = 0; i < total.size(); ++i) total[i] += sum[i];
   return total;
-}
-
-inline constexpr int64_t kNormRows = 128;  // the least share
-
-inline void norm_forward(const Norm& m, const Kernels& kernels, int threads) {
-  Crew::instance().run(shares_of(m.rows, kNormRows), threads,
-                       [&](int64_t share) { kernels.norm_rows(m, share * kNormRows, std::min(m.rows, (share + 1) * kNormRows)); });
-}
-
-inline void norm_backward(const Norm& m, const Kernels& kernels, int threads) {
-  const int64_t per_share = std::max(kNormRows, shares_of(m.rows, kSums)), shares = shares_of(m.rows, per_share);
-  Scratch<Use::kCall> call(shares * m.width);
-  float* sum = call.take(shares * m.width);
-  std::fill_n(sum, shares * m.width, 0.0f);
-  Crew::instance().run(shares, threads, [&](int64_t share) {
-    kernels.norm_gradients(m, share * per_share, std::min(m.rows, (share + 1) * per_share), sum + share * m.width);
-  });
-  std::fill_n(m.grad_scale, m.width, 0.0f);
-  for (int64_t share = 0; share < shares; ++share)
-    for (int64_t i = 0; i < m.width; ++i) m.grad_scale[i] += sum[share * m.width + i];
 }
 
 }  // namespace fugu::learn

@@ -4,7 +4,6 @@
 #include "learn_mlp.h"
 #include "learn_lstm.h"
 #include "learn_loss.h"
-#include "learn_norm.h"
 
 static constexpr Kernels kernels{
     .mlp_packed_floats = mlp_packed_floats,
@@ -29,7 +28,5 @@ static constexpr Kernels kernels{
     .loss_floats = loss_floats,
     .sample_rows = sample_rows,
     .ppo_rows = ppo_rows,
-    .norm_rows = norm_rows,
-    .norm_gradients = norm_gradients,
 };
 #undef FUGU_INLINE

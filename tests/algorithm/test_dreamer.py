@@ -16,6 +16,8 @@ from fugu.algorithm.dreamer import Dreamer, arrived
 from fugu.algorithm.parts.imagined import ReturnScale, imagine, lambda_returns
 from fugu.algorithm.settings import DreamerSettings
 from fugu.errors import ConfigError
+from fugu.ops import roll
+from fugu.policy import rssm
 from fugu.policy.config import PolicyConfig
 from fugu.policy.config_world import SIZES
 from fugu.policy.world import World
@@ -23,6 +25,12 @@ from fugu.rollout.acting import Seen
 from fugu.rollout.batch import Batch, Origin
 
 ROWS, HORIZON = 4, 7
+KINDS = {
+    "discrete": gs.Discrete(3),
+    "several": gs.MultiDiscrete([2, 3]),
+    "continuous": gs.Box(-2, 2, (2,)),
+    "mixed": gs.Dict(a=gs.Discrete(2), b=gs.Box(-1, 1, (1,)), c=gs.MultiBinary(2)),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -165,12 +173,7 @@ def test_without_the_row_after_the_last_the_others_are_learned_from():
 
 
 def test_the_rows_of_segments_are_judged_by_the_states_that_acting_had(monkeypatch: pytest.MonkeyPatch):
-    from fugu.algorithm import dreamer as module
-    from fugu.policy import rssm
-
-    plain = rssm.draw
-    for place in (rssm, module):  # both take the most probable class
-        monkeypatch.setattr(place, "draw", lambda chance, generator, greedy=False: plain(chance, generator, greedy=True))
+    monkeypatch.setattr(rssm, "uniform", lambda *shape, like, generator: torch.full(shape, 0.5))  # all draw the middle
     dreamer = made()
     batch = batch_of(dreamer)
     states, _ = dreamer._observe(batch, arrived(batch))
@@ -211,18 +214,10 @@ def test_states_go_back_to_where_the_segments_came_from():
     assert (kept["deter"][:, 1] - states[1]["deter"]).abs().max() < 3e-3  # nothing is drawn before it
 
 
-@pytest.mark.parametrize(
-    "action",
-    [
-        gs.Discrete(3),
-        gs.MultiDiscrete([2, 3]),
-        gs.Box(-2, 2, (2,)),
-        gs.Dict(a=gs.Discrete(2), b=gs.Box(-1, 1, (1,)), c=gs.MultiBinary(2)),
-    ],
-    ids=["discrete", "several", "continuous", "mixed"],
-)
-def test_actors_of_all_kinds_of_actions_learn_what_the_model_says_pays(action: gs.Space):
+@pytest.mark.parametrize("action", KINDS.values(), ids=KINDS)
+def test_actors_of_all_kinds_of_actions_learn_what_the_model_says_pays(action: gs.Space, monkeypatch: pytest.MonkeyPatch):
     """The model is replaced by one that pays for a column of the action; only the actor and the critic learn."""
+    monkeypatch.setattr(roll, "takes", lambda model, deter: False)  # torch asks the model that is put in its place
     dreamer = made(action, starts=0)
     world = dreamer.policy
     for head in (world.actor, dreamer.critic, dreamer.slow):
@@ -269,6 +264,55 @@ def test_what_is_forbidden_is_not_done_in_imagination():
     assert set(free.action.unique().tolist()) == {0, 1, 2} and free.action_mask is None
     again = imagine(world, *states, 4, torch.Generator().manual_seed(0))
     assert torch.equal(free.features, again.features)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("action", KINDS.values(), ids=KINDS)
+def test_the_native_dream_follows_the_model_and_the_actor(action: gs.Space, monkeypatch: pytest.MonkeyPatch):
+    """Each state follows from the one before as the modules have it; actions and classes have the probabilities they give."""
+    dreamer = made(action)
+    world, size, rows = dreamer.policy, dreamer.policy.size, 4000
+    start = torch.rand(1, size.deter).expand(rows, -1), torch.eye(size.classes)[:1].repeat(rows, size.stoch)
+    assert roll.takes(world.model(), start[0])
+    monkeypatch.setattr(roll, "roll_reference", None)
+    dream = imagine(world, *start, 3, torch.Generator().manual_seed(0))
+    for t in range(3):
+        deter, stoch = dream.features[t].split([size.deter, size.random], -1)
+        after = world.rssm.step(deter, stoch, world.rssm.from_action(world.action_input(dream.action[t])))
+        torch.testing.assert_close(dream.features[t + 1, :, : size.deter], after, rtol=1e-4, atol=1e-5)
+        drawn = dream.features[t + 1, :, size.deter :].unflatten(-1, (size.stoch, size.classes))
+        assert drawn.sum(-1).eq(1).all() and set(drawn.unique().tolist()) == {0.0, 1.0}
+        torch.testing.assert_close(drawn.mean(0), world.rssm.prior(after).mean(0), atol=0.04, rtol=0)
+    params = world.params(dream.features[0])
+    again = world.distribution.sample(params, None, torch.Generator().manual_seed(1))
+    assert dream.action.dtype == again.dtype and dream.action[0].shape == again.shape
+    for mine, theirs in zip(dream.action[0].float().unbind(-1), again.float().unbind(-1), strict=True):
+        assert abs(mine.mean() - theirs.mean()) < 0.05 and abs(mine.std() - theirs.std()) < 0.05
+    torch.testing.assert_close(dream.reward, world.reward(dream.features))
+    torch.testing.assert_close(dream.goes_on, world.goes_on(dream.features))
+
+
+def test_native_kernels_give_the_loss_and_the_gradients_of_torch(monkeypatch: pytest.MonkeyPatch):
+    dreamer = made()
+    for head in (dreamer.critic, dreamer.slow, dreamer.policy.reward_head):  # no returns in which all digits cancel
+        torch.nn.init.normal_(head.out.weight, std=0.01)
+    batch, state = batch_of(dreamer), dreamer.generator.get_state()
+    found: list[dict[str, torch.Tensor]] = []
+    for core in ("native", "torch"):
+        if core == "torch":
+            monkeypatch.setattr("fugu.native.native", None)
+            monkeypatch.setattr(roll, "takes", lambda model, deter: True)  # for roll_reference, which has the same draws
+            monkeypatch.setattr(roll, "roll", roll.roll_reference)
+        dreamer.generator.set_state(state)
+        dreamer.scale = ReturnScale()
+        for p in dreamer.parameters():
+            p.grad = None
+        loss, _ = dreamer.loss(batch)
+        loss.backward()
+        found.append({"loss": loss.detach(), **{name: p.grad for name, p in dreamer.named_parameters() if p.grad is not None}})
+    assert found[0].keys() == found[1].keys() and len(found[0]) > 60
+    for name, theirs in found[1].items():
+        torch.testing.assert_close(found[0][name], theirs, rtol=1e-3, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
 
 
 @pytest.mark.parametrize(

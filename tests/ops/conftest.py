@@ -23,6 +23,16 @@ NAMES = (
     "ppo_loss_categorical",
     "norm_forward",
     "norm_backward",
+    "stack_forward",
+    "stack_backward",
+    "two_hot_mean",
+    "two_hot_loss",
+    "two_hot_backward",
+    "observe_kept",
+    "observe_forward",
+    "observe_backward",
+    "roll",
+    "laprop",
 )
 
 

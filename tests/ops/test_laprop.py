@@ -5,13 +5,40 @@ import pytest
 import torch
 
 from fugu.gpu import emulation
+from fugu.native import native
 from fugu.ops.laprop import LaProp
 from fugu.ops.laprop_device import DeviceLaProp, make_laprop
 
-KINDS = pytest.mark.parametrize("kind", [LaProp, DeviceLaProp])
+
+@pytest.fixture(params=["native", "torch", "device"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type:
+    """What computes steps."""
+    if request.param == "torch":
+        monkeypatch.setattr("fugu.native.native", None)
+    elif request.param == "native" and native is None:
+        pytest.skip("the native core is not built")
+    return DeviceLaProp if request.param == "device" else LaProp
 
 
-@KINDS
+def test_the_native_kernels_of_all_instruction_sets_agree_with_torch(instructions, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(5000, 3), (17,), (), (0,)]
+    found = []
+    for core in ("native", "torch"):
+        if core == "torch":
+            monkeypatch.setattr("fugu.native.native", None)
+        generator.manual_seed(1)
+        tensors = [torch.nn.Parameter(0.1 * torch.randn(shape, generator=generator)) for shape in shapes]
+        laprop = LaProp(tensors, learning_rate=0.01, betas=(0.9, 0.999), eps=1e-20, clip=0.3)
+        for _ in range(5):
+            for p in tensors:
+                p.grad = torch.randn(p.shape, generator=generator)
+            laprop.step()
+        found.append([p.detach() for p in tensors])
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
 def test_steps_are_those_of_numpy(kind):
     generator = torch.Generator().manual_seed(0)
     shapes = [(5, 3), (4,), ()]
@@ -36,7 +63,6 @@ def test_steps_are_those_of_numpy(kind):
 
 
 @pytest.mark.parametrize("after", [LaProp, DeviceLaProp])
-@KINDS
 def test_the_state_goes_on_where_it_was_saved(kind, after):
     def steps(laprop, p: torch.nn.Parameter, first: int, last: int) -> torch.Tensor:
         for t in range(first, last):
@@ -54,7 +80,6 @@ def test_the_state_goes_on_where_it_was_saved(kind, after):
     torch.testing.assert_close(steps(after, cut, 5, 8), expected, rtol=0 if after is kind else 1e-5, atol=0)
 
 
-@KINDS
 def test_a_parameter_without_a_gradient_counts_as_one_with_zeros(kind):
     p = torch.nn.Parameter(torch.ones(2))
     laprop = kind([p], learning_rate=0.1, betas=(0.9, 0.999), eps=1e-20, clip=0.3)

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from fugu import native as core
+
 SHORTEST = 1e-3
 """length that a tensor counts as at least, so that one of zeros can learn"""
 
@@ -33,8 +35,21 @@ class LaProp:
     def step(self) -> None:
         """Follow the gradients that the parameters have; one without counts as 0."""
         self.steps += 1
-        beta1, beta2 = self.betas
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        if core.native is not None and all(_plain(p) and _plain(grad) for p, grad in zip(self.parameters, grads, strict=True)):
+            self._native(grads)
+        else:
+            self._reference(grads)
+
+    def _native(self, grads: list[Tensor]) -> None:
+        """Compute a step in one pass over each tensor."""
+        beta1, beta2 = self.betas
+        columns = [[x.detach().numpy() for x in each] for each in (grads, self.parameters, self.mean, self.square)]
+        rate, correction = float(self.learning_rate) / (1 - beta1**self.steps), 1 / math.sqrt(1 - beta2**self.steps)
+        core.native.laprop(*columns, rate, beta1, beta2, self.eps, self.clip, SHORTEST, correction)
+
+    def _reference(self, grads: list[Tensor]) -> None:
+        beta1, beta2 = self.betas
         allowed = torch._foreach_norm(self.parameters)
         torch._foreach_maximum_(allowed, SHORTEST)
         torch._foreach_mul_(allowed, self.clip)
@@ -61,3 +76,7 @@ class LaProp:
             mine = getattr(self, name)
             for part, saved in zip(mine, state[name].split([part.numel() for part in mine]), strict=True):
                 part.copy_(saved.view(part.shape))
+
+
+def _plain(x: Tensor) -> bool:
+    return x.is_cpu and x.dtype is torch.float32 and x.is_contiguous()

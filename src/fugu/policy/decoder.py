@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fugu.policy.encoder import Encoder, Image, OneHot, Reals, Scaled
-from fugu.policy.rssm import Layer, layers_of, trunc_normal
+from fugu.policy.rssm import Layer, Stack, trunc_normal
 from fugu.spaces import Layout, Leaf
 
 SMALLEST = 4
@@ -34,7 +34,7 @@ SMALLEST = 4
 class Decoder(nn.Module):
     def __init__(self, layout: Layout, encoder: Encoder, size_in: int, units: int, layers: int, depth: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(*layers_of([size_in, *[units] * layers]))
+        self.layers = Stack([size_in, *[units] * layers])
         self.parts = nn.ModuleList(
             _part(leaf, part, units, depth) for leaf, part in zip(layout.leaves, encoder.parts, strict=True)
         )

@@ -11,11 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
+from fugu.ops import observe
 from fugu.ops.norm import norm_silu
+from fugu.ops.stack import stack
 from fugu.policy.config_world import WorldSize
 
 UNIMIX = 0.01
@@ -33,17 +36,37 @@ class Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return norm_silu(self.linear(x), self.scale)
 
+    def params(self) -> list[Tensor]:
+        return [self.linear.weight, self.linear.bias, self.scale]
+
+
+class Stack(nn.Sequential):
+    """Layers from ``sizes[0]`` numbers to ``sizes[-1]``."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__(*(Layer(size_in, size) for size_in, size in pairwise(sizes)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return stack(x, self.params())
+
+    def params(self) -> list[Tensor]:
+        layers: list[Any] = list(self)
+        return [p for layer in layers for p in layer.params()]
+
 
 class Head(nn.Module):
     """``layers`` layers and a linear one after them, whose weights start ``gain`` times as large as usual."""
 
     def __init__(self, size_in: int, units: int, layers: int, size: int, gain: float = 1.0) -> None:
         super().__init__()
-        self.layers = nn.Sequential(*layers_of([size_in, *[units] * layers]))
+        self.layers = Stack([size_in, *[units] * layers])
         self.out = trunc_normal(nn.Linear(units, size), gain)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.layers(x))
+        return stack(x, self.params())
+
+    def params(self) -> list[Tensor]:
+        return [*self.layers.params(), self.out.weight, self.out.bias]
 
 
 class Blocks(nn.Module):
@@ -63,7 +86,7 @@ class RSSM(nn.Module):
         """``features``: numbers of an encoded observation. ``action``: numbers of an action, as ``ActionInput`` makes it."""
         super().__init__()
         self.size = size
-        self.blocks, width = size.blocks, size.deter // size.blocks
+        width = size.deter // size.blocks
         self.from_deter, self.from_stoch = Layer(size.deter, size.hidden), Layer(size.random, size.hidden)
         self.from_action = Layer(action, size.hidden)
         self.mix = Blocks(size.blocks, width + 3 * size.hidden, width)
@@ -77,20 +100,15 @@ class RSSM(nn.Module):
 
     def step(self, deter: Tensor, stoch: Tensor, action: Tensor) -> Tensor:
         """Return the ``deter`` that follows; ``action`` is already ``from_action`` of what was done. All are ``[rows, ...]``."""
-        common = torch.cat([self.from_deter(deter), self.from_stoch(stoch), action], -1)
-        own = self._split(deter)
-        mixed = self._join(self.mix(torch.cat([own, common.expand(self.blocks, *common.shape)], -1)))
-        gates = self.gates(self._split(norm_silu(mixed, self.mix_scale)))
-        reset, candidate, update = (self._join(part) for part in gates.chunk(3, -1))
-        return torch.lerp(deter, torch.tanh(reset.sigmoid() * candidate), torch.sigmoid(update - 1))
+        return observe.step(self.cell(), deter, stoch, action)
 
     def prior(self, deter: Tensor) -> Tensor:
         """Return the probabilities of the classes before anything is observed."""
-        return self._mixed(self.prior_net(deter))
+        return observe.mixed(self.prior_net(deter), self.size.classes, UNIMIX)
 
     def posterior(self, deter: Tensor, seen: Tensor) -> Tensor:
         """Return them after an observation; ``seen`` is ``self.seen`` of its features."""
-        return self._mixed(self.posterior_out(norm_silu(self.expected(deter) + seen, self.seen_scale)))
+        return observe.posterior(self._observing(), self.size.classes, UNIMIX, deter, seen)
 
     def observe(
         self, features: Tensor, action: Tensor, first: Tensor, deter: Tensor, stoch: Tensor, generator: Generator | None
@@ -100,49 +118,36 @@ class RSSM(nn.Module):
         ``action [time, segments, action]`` is what was done before the row, ``deter`` and ``stoch`` the state of the row before the
         first. Where ``first`` is True all of that is zero.
         """
-        keep = ~first.unsqueeze(-1)
-        seen, action = self.seen(features), self.from_action(action * keep)
-        rows: list[tuple[Tensor, Tensor, Tensor]] = []
-        for t in range(len(features)):
-            deter = self.step(deter * keep[t], stoch * keep[t], action[t])
-            chance = self.posterior(deter, seen[t])
-            stoch = draw(chance, generator)
-            rows.append((deter, stoch, chance))
-        deters, stochs, chances = zip(*rows, strict=True)
-        return torch.stack(deters), torch.stack(stochs), torch.stack(chances)
+        seen, action = self.seen(features), self.from_action(action * ~first.unsqueeze(-1))
+        chosen = uniform(*first.shape, self.size.stoch, like=deter, generator=generator)
+        return observe.observe(self._observing(), self.size.classes, UNIMIX, action, seen, first, deter, stoch, chosen)
 
-    def _mixed(self, logits: Tensor) -> Tensor:
-        chance = logits.unflatten(-1, (self.size.stoch, self.size.classes)).softmax(-1)
-        return (1 - UNIMIX) * chance + UNIMIX / self.size.classes
+    def cell(self) -> list[Tensor]:
+        """Return the parameters of the recurrent cell, as ``ops/observe.py`` has them."""
+        read = [*self.from_deter.params(), *self.from_stoch.params()]
+        return [*read, self.mix.weight, self.mix.bias, self.mix_scale, self.gates.weight, self.gates.bias]
 
-    def _split(self, x: Tensor) -> Tensor:
-        """Return ``[blocks, rows, width]`` of ``[rows, blocks * width]``."""
-        return x.unflatten(-1, (self.blocks, -1)).transpose(0, 1)
-
-    def _join(self, x: Tensor) -> Tensor:
-        return x.transpose(0, 1).flatten(1)
+    def _observing(self) -> list[Tensor]:
+        out = self.posterior_out
+        return [*self.cell(), self.expected.weight, self.seen_scale, out.weight, out.bias]
 
 
 def draw(chance: Tensor, generator: Generator | None, *, greedy: bool = False) -> Tensor:
-    """Draw a class of each variable: one-hot ``[*batch, stoch * classes]``, with the gradient of the probabilities."""
-    plain = chance.detach()
-    if not greedy:
-        plain = plain / torch.empty_like(plain).exponential_(generator=generator)  # the largest is a fair draw
-    one_hot = torch.zeros_like(plain).scatter_(
-        -1, plain.argmax(-1, keepdim=True), 1.0
-    )  # torch's one_hot looks for errors first
-    if chance.requires_grad:
-        one_hot = one_hot + chance - chance.detach()
-    return one_hot.flatten(-2)
+    """Draw a class of each variable, or take the most probable: one-hot ``[*batch, stoch * classes]``, with the gradient of the
+    probabilities."""
+    if greedy:
+        return observe.through(chance.detach().argmax(-1, keepdim=True), chance)
+    return observe.drawn(chance, uniform(*chance.shape[:-1], like=chance, generator=generator))
+
+
+def uniform(*shape: int, like: Tensor, generator: Generator | None) -> Tensor:
+    """Return random numbers in [0, 1)."""
+    return torch.rand(shape, generator=generator, dtype=torch.float32, device=like.device)
 
 
 def divergence(p: Tensor, q: Tensor) -> Tensor:
     """Return ``KL(p || q) [*batch]``, summed over the variables."""
     return (p * (p.log() - q.log())).sum((-2, -1))
-
-
-def layers_of(sizes: Sequence[int]) -> list[Layer]:
-    return [Layer(size_in, size) for size_in, size in pairwise(sizes)]
 
 
 def trunc_normal(layer: nn.Linear, gain: float = 1.0) -> nn.Linear:

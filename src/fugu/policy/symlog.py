@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from fugu.ops.two_hot import two_hot_loss, two_hot_mean
+
 LARGEST = 20.0
 """symlog of the outermost bins: numbers up to 4.8e8"""
 
@@ -34,20 +36,10 @@ class TwoHot(nn.Module):
         lower = symexp(torch.linspace(-LARGEST, 0, count // 2 + 1))
         self.register_buffer("bins", torch.cat([lower, -lower[:-1].flip(0)]), persistent=False)
 
-    def between(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the bin above ``y``, and its share of the two around it."""
-        y = y.clamp(self.bins[0], self.bins[-1]).contiguous()
-        above = torch.searchsorted(self.bins, y, right=True).clamp(1, self.count - 1)
-        low, high = self.bins[above - 1], self.bins[above]
-        return above, (y - low) / (high - low)
-
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return the cross entropy ``[*batch]`` of ``logits [*batch, count]`` and ``y [*batch]``."""
-        above, share = self.between(y)
-        pair = logits.gather(-1, torch.stack([above - 1, above], -1))
-        return logits.logsumexp(-1) - torch.lerp(pair[..., 0], pair[..., 1], share)
+    def loss(self, logits: Tensor, *targets: Tensor) -> Tensor:
+        """Return the sum of the cross entropies ``[*batch]`` of ``logits [*batch, count]`` and each of the targets ``[*batch]``."""
+        return two_hot_loss(logits, self.bins, torch.stack(targets, -1))
 
     def mean(self, logits: Tensor) -> Tensor:
         """Return the mean ``[*batch]``. Bins are summed in pairs, so that logits of zeros mean exactly 0."""
-        chance, half = logits.softmax(-1), self.count // 2
-        return ((chance[..., half + 1 :] - chance[..., :half].flip(-1)) * self.bins[half + 1 :]).sum(-1)
+        return two_hot_mean(logits, self.bins)

@@ -15,6 +15,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from fugu.errors import ConfigError
+from fugu.ops import roll
 from fugu.policy.action_input import ActionInput
 from fugu.policy.config import PolicyConfig
 from fugu.policy.config_world import WorldSize
@@ -22,7 +23,7 @@ from fugu.policy.decoder import Decoder
 from fugu.policy.distribution import Distribution
 from fugu.policy.encoder import Encoder, is_real
 from fugu.policy.normalize import RunningMoments
-from fugu.policy.rssm import RSSM, UNIMIX, Head, divergence, draw, layers_of
+from fugu.policy.rssm import RSSM, UNIMIX, Head, Stack, divergence, draw
 from fugu.policy.symlog import TwoHot, symlog
 from fugu.spaces import Layout
 from fugu.spaces.views import leaf_tensors
@@ -70,7 +71,7 @@ class World(nn.Module):
         )
         """moments by index of the leaf; empty unless observations are normalised"""
         self.encoder = Encoder(self.obs_layout, net.embedding, net.kinds)
-        self.encoded = nn.Sequential(*layers_of([self.encoder.size, *[size.units] * LAYERS]))
+        self.encoded = Stack([self.encoder.size, *[size.units] * LAYERS])
         self.rssm = RSSM(size, size.units, self.action_input.size)
         self.decoder = Decoder(self.obs_layout, self.encoder, size.state, size.units, LAYERS, size.depth)
         self.two_hot = TwoHot(BINS)
@@ -142,6 +143,22 @@ class World(nn.Module):
         it; ``greedy``: the most probable state."""
         deter = self.rssm.step(deter, stoch, self.rssm.from_action(action))
         return deter, draw(self.rssm.prior(deter), generator, greedy=greedy)
+
+    def model(self) -> roll.Model:
+        """Return what imagination is made of, as ``ops/roll.py`` has it."""
+        d, rssm = self.distribution, self.rssm
+        return roll.Model(
+            rssm.cell(),
+            rssm.prior_net.params(),
+            self.actor.params(),
+            rssm.from_action.params(),
+            self.size.classes,
+            UNIMIX,
+            d.counts,
+            d.binaries,
+            d.reals,
+            STDS,
+        )
 
     def shown(self, rows: Tensor) -> list[Tensor]:
         """Return observations in the form in which ``decoder.shown`` predicts them."""

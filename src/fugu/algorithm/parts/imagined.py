@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
+from fugu.ops import roll
+from fugu.policy.rssm import uniform
 from fugu.policy.symlog import TwoHot
 from fugu.policy.world import World
 from fugu.ranks import ALONE, Ranks
@@ -31,6 +33,19 @@ class Dream:
 def imagine(world: World, deter: Tensor, stoch: Tensor, ahead: int, generator: Generator, *, masked: bool = False) -> Dream:
     """Let the actor act in the model for ``ahead`` steps from states ``[rows, ...]``. ``masked``: the model knows which choices are
     allowed."""
+    model = world.model()
+    if masked or not roll.takes(model, deter):
+        return _step_by_step(world, deter, stoch, ahead, generator, masked=masked)
+    classes = uniform(ahead, len(deter), world.size.stoch, like=deter, generator=generator)
+    noise = uniform(ahead + 1, len(deter), model.dims, like=deter, generator=generator)
+    if model.reals:
+        noise[..., -model.reals :].normal_(generator=generator)
+    features, action = roll.roll(model, deter, stoch, classes, noise)
+    return Dream(features, action.to(world.distribution.dtype), None, world.reward(features), world.goes_on(features))
+
+
+def _step_by_step(world: World, deter: Tensor, stoch: Tensor, ahead: int, generator: Generator, *, masked: bool) -> Dream:
+    """Imagine with torch."""
     features: list[Tensor] = []
     actions: list[Tensor] = []
     masks: list[Tensor] = []
@@ -89,4 +104,4 @@ class ReturnScale(nn.Module):
 
 def value_loss(two_hot: TwoHot, logits: Tensor, slow: Tensor, returns: Tensor) -> Tensor:
     """Return the critic's loss ``[*batch]``: towards ``returns``, and not far from ``slow``, the values of its slow copy."""
-    return two_hot.loss(logits, returns) + two_hot.loss(logits, slow)
+    return two_hot.loss(logits, returns, slow)
