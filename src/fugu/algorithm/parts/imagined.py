@@ -68,7 +68,7 @@ def lambda_returns(reward: Tensor, value: Tensor, goes_on: Tensor, lam: float | 
     ``goes_on`` is the discount and what an ending leaves of it. ``lam``, also per state, is how much of the estimate from there on
     counts beside that state's ``value``.
     """
-    lam = torch.as_tensor(lam, dtype=value.dtype, device=value.device).expand_as(value)
+    lam = lam.to(value.dtype).expand_as(value) if isinstance(lam, Tensor) else torch.full_like(value, lam)
     sure = reward + goes_on * (1 - lam) * value
     found, after = [], value[-1]
     for t in range(len(reward) - 1, 0, -1):
