@@ -15,6 +15,7 @@ from fugu.emulation.place import from_here, title
 from fugu.errors import ConfigError
 from fugu.run import seal
 from fugu.run.config_file import from_file
+from fugu.run.label import Label, write_label
 from fugu.run.overview import overviews
 from fugu.run.run import Run
 from fugu.run.trust import Untrusted
@@ -449,3 +450,19 @@ def test_what_a_run_logs_is_sent_to_nobody_who_was_not_asked_for(tmp_path, monke
     with pytest.raises(Untrusted, match="log.wandb: sends what it logs"):
         fugu.Run(run.path).resume(steps=256)
     assert fugu.Run(run.path).resume(steps=256, **{"log.wandb": "off"}).config.log.wandb == "off"
+
+
+def test_nor_does_what_begins_as_a_run_that_somebody_else_made(tmp_path, capsys):
+    """The missing runs of a group, and a training with the config of a run."""
+    run = fugu.train("cartpole", runs=tmp_path, name="g-s0", **TINY)
+    text = run.folder.config.read_text()
+    run.folder.config.write_text(text.replace('wandb = "off"', 'wandb = "online"'))
+    write_label(run.path, Label(group="g", seeds=(0, 1)))
+    with pytest.raises(Untrusted, match="log.wandb: sends what it logs"):
+        fugu.Group("g", tmp_path).resume()
+    with pytest.raises(Untrusted, match="log.wandb: sends what it logs"):
+        fugu.train(config=run.folder.config, runs=tmp_path / "new")
+    command = ["train", "--config", str(run.folder.config), "--runs", str(tmp_path / "new"), "--board", "off"]
+    assert main(command) == 2 and "log.wandb: sends what it logs" in capsys.readouterr().err
+    assert main([*command, "--log.wandb", "off"]) == 0
+    assert len(fugu.Group("g", tmp_path).resume(**{"log.wandb": "off"})) == 2

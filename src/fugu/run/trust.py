@@ -36,7 +36,10 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 SERVICE = "log.wandb"
 """role of what a run that goes on would tell others"""
 
-FLAGS = {"env": "--env", "policy": "--policy", "algorithm": "--algorithm", "sink": "--log.sink"}
+ASKED = {**ROLES, SERVICE: ("log", "wandb")}
+"""what a run may do only if it was asked for -> where a config says so"""
+
+FLAGS = {SERVICE: "--log.wandb", "env": "--env", "policy": "--policy", "algorithm": "--algorithm", "sink": "--log.sink"}
 
 OURS_BY_SETTINGS = ("coding", "fugu.coding.env:Coding", "fugu.envs:fugu/Coding-v0", "fugu/Coding-v0")
 """environments of fugu that only read the files that their settings name, and execute nothing in them outside of the sandbox"""
