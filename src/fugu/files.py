@@ -42,6 +42,12 @@ def lines(path: Path) -> Iterator[bytes]:
             yield line
 
 
+def refuse_odd(path: Path) -> None:
+    """Raise NotPlain if a pipe or a device is where a file should be; what is missing is for the reader to tell."""
+    with contextlib.suppress(OSError):
+        os.close(_opened(path, os.O_RDONLY))
+
+
 def opened(path: Path, flags: int) -> int:
     """Open a file to be changed in place, as ``os.open``."""
     descriptor = _opened(path, flags | os.O_NOFOLLOW)

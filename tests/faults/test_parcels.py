@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import pickle
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 import fugu
 from fugu.errors import EnvError, WorkerDied
+from fugu.vector.mail import Mailbox, pair
 from fugu.vector.parcel import Sealed, open_infos, pack, pack_infos, pack_results, unpack
 from tests.faults.faulty import Faulty
 
@@ -99,6 +101,37 @@ def test_a_result_that_cannot_be_read_here_is_the_envs_error():
         assert "Bomb" in vec.call("odd", envs=[1])[0]  # as text: it cannot be sent
 
 
+NO_INFOS = (
+    b"",
+    b"x",
+    pack(5),
+    pack({0: {}}),
+    pack({1: 5}),
+    pack({"remote_traceback": 1, "worker": 1}),
+    pickle.dumps({1: os.system}),
+)
+
+
+@pytest.mark.usefixtures("no_leaks")
+@pytest.mark.parametrize("content", NO_INFOS)
+def test_what_no_worker_of_ours_says_is_the_envs_error(content):
+    """Something in an environment may write to the socket of its worker, or into its memory."""
+    with make("fine") as vec:
+        vec.reset()
+        vec._runner._workers[0].mailbox.receive = lambda *_: content
+        with pytest.raises(EnvError, match="cannot be read here") as caught:
+            vec.step(np.zeros(2, np.int64))
+    assert (caught.value.envs, caught.value.phase, len(caught.value.seeds)) == ((1,), "step", 1)
+
+
+def test_what_is_shorter_than_the_head_of_a_message_is_passed_over():
+    ours, theirs = map(Mailbox, pair())
+    with contextlib.closing(ours), contextlib.closing(theirs):
+        theirs._socket.send(b"x")
+        theirs.send(1, b"said")
+        assert ours.receive(1, 1.0) == b"said"
+
+
 @pytest.mark.usefixtures("no_leaks")
 def test_options_that_cannot_be_read_there_are_the_envs_error():
     with make("fine") as vec, pytest.raises(EnvError, match="EOFError"):
@@ -128,7 +161,7 @@ PLAIN = [
 def test_plain_data_arrives_as_it_was_without_any_foreign_name(value, monkeypatch):
     content = pack_infos(value)
     monkeypatch.setattr(pickle, "loads", None)  # no object is opened
-    got = open_infos(unpack(content))
+    got = open_infos(unpack(content), slice(0, 1))
     np.testing.assert_equal(got, value)
     for name, item in value[0].items():
         assert type(got[0][name]) is type(item)

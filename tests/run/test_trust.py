@@ -15,6 +15,7 @@ from fugu.emulation.place import from_here, title
 from fugu.errors import ConfigError
 from fugu.run import seal
 from fugu.run.config_file import from_file
+from fugu.run.label import Label, write_label
 from fugu.run.overview import overviews
 from fugu.run.run import Run
 from fugu.run.trust import Untrusted
@@ -230,9 +231,14 @@ def test_a_command_given_in_a_run_finds_no_modules_there(elsewhere, tmp_path, mo
         ("fugu.cli.main:main", {"argv": ["--version"]}, "fugu.cli.main:main"),
         ("Ant-v5", {"xml_file": "hostile.xml"}, "Ant-v5, whose settings name files or code"),
         ("NetHackScore-v0", {"savedir": "/home/somebody"}, "NetHackScore-v0, whose settings name files"),
+        ("NetHackScore-v0", {"savedir": ".."}, "NetHackScore-v0, whose settings name files"),
+        ("Ant-v5", {"weights": "hostile.h5"}, "Ant-v5, whose settings name files or code"),
+        ("Ant-v5", {"parts": {"../hostile": 1}}, "Ant-v5, whose settings name files or code"),
+        ("fugu.envs.teams:with_state", {"of": "coding", "min_level": 0}, "programs that its policy writes"),
         ("fugu.envs.atari:make", {"game": "Ant-v5", "xml_file": "ant.xml"}, "Ant-v5 with the settings of an Atari game"),
         ("fugu.envs.atari:make", {"game": "ALE/Pong-v5", "rom": {"at": ["~/pong"]}}, "fugu.envs.atari:make, whose settings"),
         ("FrozenLake-v1", {"desc": ["SFFF", "FFFG"], "map_name": "4x4", "render_mode": "rgb_array"}, None),
+        ("Ant-v5", {"ctrl_cost_weight": 0.5, "version": "v1.5"}, None),
         ("coding", {"tasks": "my/tasks.jsonl"}, None),
         ("coding", {"level": 2}, None),
         ("fugu.envs.teams:with_state", {"of": "mpe2.simple_spread_v3:parallel_env"}, None),
@@ -444,3 +450,19 @@ def test_what_a_run_logs_is_sent_to_nobody_who_was_not_asked_for(tmp_path, monke
     with pytest.raises(Untrusted, match="log.wandb: sends what it logs"):
         fugu.Run(run.path).resume(steps=256)
     assert fugu.Run(run.path).resume(steps=256, **{"log.wandb": "off"}).config.log.wandb == "off"
+
+
+def test_nor_does_what_begins_as_a_run_that_somebody_else_made(tmp_path, capsys):
+    """The missing runs of a group, and a training with the config of a run."""
+    run = fugu.train("cartpole", runs=tmp_path, name="g-s0", **TINY)
+    text = run.folder.config.read_text()
+    run.folder.config.write_text(text.replace('wandb = "off"', 'wandb = "online"'))
+    write_label(run.path, Label(group="g", seeds=(0, 1)))
+    with pytest.raises(Untrusted, match="log.wandb: sends what it logs"):
+        fugu.Group("g", tmp_path).resume()
+    with pytest.raises(Untrusted, match="log.wandb: sends what it logs"):
+        fugu.train(config=run.folder.config, runs=tmp_path / "new")
+    command = ["train", "--config", str(run.folder.config), "--runs", str(tmp_path / "new"), "--board", "off"]
+    assert main(command) == 2 and "log.wandb: sends what it logs" in capsys.readouterr().err
+    assert main([*command, "--log.wandb", "off"]) == 0
+    assert len(fugu.Group("g", tmp_path).resume(**{"log.wandb": "off"})) == 2

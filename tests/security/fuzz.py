@@ -1,4 +1,4 @@
-"""Cases for ``test_fuzz.py``: runs that anybody may have made, checkpoints with right hashes and wrong content, flags.
+"""Cases for ``test_fuzz.py``: runs that anybody may have made, checkpoints with right hashes and wrong content, flags, messages.
 
     python -m tests.security.fuzz FOLDER              does the cases that come line by line (KIND NUMBER), and says how each went
     python -m tests.security.fuzz FOLDER KIND NUMBER  does one again, and shows all of it
@@ -34,6 +34,7 @@ import fugu
 from fugu.cli.main import main
 from fugu.config import field_paths
 from fugu.trainer.config import member
+from tests.security.messages import Hearing
 
 MEMORY = 12 << 30
 """bytes of addresses: a size that is absurd shows"""
@@ -401,6 +402,8 @@ def spoilt_toml(text: str, chance: random.Random) -> str:
 def do(kind: str, number: int, folder: Path) -> dict[str, Any]:
     """Do a case with the runs in ``folder``; return what was wrong with it, if anything."""
     chance = random.Random(f"{kind} {number}")
+    if kind == "messages":
+        return {"kind": kind, "number": number, "wrong": hear(chance, folder)}
     case = folder / f"case-{os.getpid()}"
     shutil.rmtree(case, ignore_errors=True)
     case.mkdir()
@@ -448,6 +451,22 @@ def do(kind: str, number: int, folder: Path) -> dict[str, Any]:
         "wrong": wrong,
         "seconds": time.monotonic() - began,
     }
+
+
+hearing = Hearing()
+
+
+def hear(chance: random.Random, folder: Path) -> str:
+    """Let a worker say something wrong; return what was wrong with the answer, if anything."""
+    try:
+        hearing.ready()
+        watched.update(folder=str(folder), found=[])
+        wrong = hearing.case(chance, HOSTILE)
+    except BaseException:
+        wrong = traceback.format_exc()
+        hearing.close()
+    watched["folder"] = ""
+    return f"{wrong} it did {watched['found'][:5]}" if watched["found"] else wrong
 
 
 def use(run: Path) -> int:
@@ -535,3 +554,4 @@ if __name__ == "__main__":
         print(json.dumps(done, indent=1))
     else:
         serve(place)
+    hearing.close()

@@ -146,3 +146,12 @@ def test_a_config_of_any_content_is_a_line(made, tmp_path, capsys, text):
     ):
         code = main(command)
         assert code in ((0, 2) if command[0] == "plot" else (2,)) and len(capsys.readouterr().err.splitlines()) <= 1, command
+
+
+@pytest.mark.parametrize("line", ['"x": 3', '"time/wall": null', '"time/wall": -5', '"time/steps_per_second": 1e308'])
+def test_a_run_goes_on_whatever_its_last_line_of_timing_holds(made, tmp_path, line):
+    run = Path(shutil.copytree(made["cartpole"], tmp_path / "run"))
+    with (run / "timing.jsonl").open("a") as file:
+        file.write(f'{{"updates": 1, "steps": 1, {line}}}\n')
+    gone_on = fugu.Run(run).resume(steps=512)
+    assert gone_on.metrics()[-1]["steps"] >= 512 and gone_on.folder.read_timing()[-1]["time/wall"] >= 0

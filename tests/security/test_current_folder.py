@@ -13,8 +13,8 @@ import pytest
 
 from fugu.cli.main import main
 from fugu.emulation import beside
-from fugu.emulation.factory import load_named
-from fugu.errors import ConfigError
+from fugu.emulation.factory import INSTALL, load_named
+from fugu.errors import ConfigError, NotInstalled
 from fugu.run.commit import Commit
 
 PLANTED = (
@@ -125,6 +125,16 @@ def test_modules_beside_what_was_named_are_found_by_its_code_alone(planted, monk
     sys.meta_path.remove(beside._beside)
     for name in beside.known()[1]:
         del sys.modules[name]
+    assert not executed(planted)
+
+
+def test_a_package_that_is_not_installed_is_not_found_in_the_current_folder(planted, monkeypatch):
+    """A run may name an environment of one without being asked."""
+    monkeypatch.setattr(beside, "_beside", beside.Beside())
+    monkeypatch.setitem(INSTALL, "package_that_nobody_has", "a-package")
+    (planted / "package_that_nobody_has.py").write_text((planted / "nle.py").read_text())
+    with pytest.raises(NotInstalled, match="pip install"):
+        load_named("package_that_nobody_has:Walk")
     assert not executed(planted)
 
 

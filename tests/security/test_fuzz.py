@@ -1,4 +1,5 @@
-"""Thousands of runs, checkpoints and flags that are not as they should be: one line each, soon, and nothing of them is executed."""
+"""Thousands of runs, checkpoints, flags and messages that are not as they should be: one line each, soon, and nothing of them is
+executed."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import pytest
 
 from tests.security.fuzz import make_runs
 
-CASES = {"checkpoint": 900, "folder": 800, "flags": 400}
+CASES = {"checkpoint": 900, "folder": 800, "flags": 400, "messages": 300}
 PATIENCE_S = 60.0
 """seconds for one case, on a machine that is busy otherwise"""
 ROOT = Path(__file__).parents[2]
@@ -60,7 +61,7 @@ class Doer:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", CASES)
-def test_whatever_a_run_a_checkpoint_or_a_flag_holds_is_answered_in_a_few_words(kind, made):
+def test_whatever_a_run_a_checkpoint_a_flag_or_a_message_holds_is_answered_in_a_few_words(kind, made):
     cases = iter(range(CASES[kind]))
     doers = [Doer(made / str(i)) for i in range(min(2, len(os.sched_getaffinity(0))))]
     found: dict[str, str] = {}

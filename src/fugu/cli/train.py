@@ -24,7 +24,7 @@ from fugu.emulation.place import from_anywhere, is_code
 from fugu.errors import ConfigError, FuguError
 from fugu.run.measure import MEASURES, costs, measure, values
 from fugu.run.store import members
-from fugu.run.trust import FLAGS, ROLES
+from fugu.run.trust import ASKED, FLAGS
 from fugu.trainer.config import TrainConfig, member, refuse_unread
 from fugu.vector.config import VectorConfig
 
@@ -132,9 +132,9 @@ def _code(argv: list[str], env: str | None, trusted: bool) -> dict[str, Any]:
 
 
 def _roles(argv: list[str]) -> list[str]:
-    """Return what else options name code for: ``policy``, ``sink``."""
+    """Return what else options name of what has to be asked for: ``policy``, ``sink``, ``log.wandb``."""
     flags = {argument.partition("=")[0] for argument in argv}
-    return [role for role, where in ROLES.items() if flags & {FLAGS[role], f"--{'.'.join(where)}", f"--{where[-1]}"}]
+    return [role for role, where in ASKED.items() if flags & {FLAGS[role], f"--{'.'.join(where)}", f"--{where[-1]}"}]
 
 
 def _algorithm(
@@ -152,7 +152,7 @@ def _algorithm(
     if algorithm is None and file is not None:
         from fugu.run.config_file import ConfigFile
 
-        return ConfigFile(Path(file), given=frozenset(ROLES) - {"algorithm"}, trust_code=trusted).data.get("algorithm")
+        return ConfigFile(Path(file), given=frozenset(ASKED) - {"algorithm"}, trust_code=trusted).data.get("algorithm")
     return None if algorithm is None else from_anywhere(algorithm)
 
 

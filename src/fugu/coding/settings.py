@@ -11,10 +11,12 @@ import random
 import string
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from fugu import files
 from fugu.coding import builtin, tokens
 from fugu.coding.formats import load_tasks
 from fugu.coding.memory.solutions import SolutionMemory
@@ -22,6 +24,8 @@ from fugu.coding.sandbox.config import SandboxConfig
 from fugu.coding.task import Task
 from fugu.errors import ConfigError
 
+MOST = 1_000_000
+"""value of a number in these settings"""
 FEEDBACK = 48
 """tokens that what happened in visible tests gets in the next prompt, unless the room is given"""
 _SAMPLES = 100  # tasks of each level that room is measured on
@@ -78,10 +82,12 @@ class CodingConfig:
         for name, choices in (("mode", ("completion", "token")), ("reward", ("all", "fraction"))):
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be {' or '.join(choices)}")
-        for name in ("turns", "vocabulary", "prompt_tokens", "answer_tokens"):
+        for name in ("turns", "vocabulary", "prompt_tokens", "answer_tokens", "workers"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ConfigError(f"{name}={value!r} must be a whole number of at least 1")
+            if value is not None and value > MOST:
+                raise ConfigError(f"{name}={value} must be at most {MOST}")
 
     @property
     def sandbox(self) -> SandboxConfig:
@@ -150,6 +156,8 @@ class Material:
 def material(config: CodingConfig) -> Material:
     """Return everything that the environments of a process share."""
     assert isinstance(config.level, tuple)
+    if config.tasks is not None:  # a run that somebody else made may name anything
+        files.refuse_odd(Path(config.tasks))
     tasks: tuple[Task, ...] | None = None
     if config.tasks is None:
         seen = [builtin.make(seed, level) for level in builtin.LEVELS for seed in range(_SAMPLES)]

@@ -21,6 +21,9 @@ from fugu.coding.sandbox.contract import Limits
 from fugu.coding.sandbox.values import from_plain, to_plain
 from fugu.errors import FuguError, did_you_mean
 
+LONGEST = 1 << 28
+"""bytes of a line in a file of tasks"""
+
 
 class TaskError(FuguError, ValueError):
     """A task, or a file of tasks, is not what it should be."""
@@ -158,7 +161,9 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, Any]]:
 
     try:
         with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
-            for number, raw in enumerate(file, 1):
+            for number, raw in enumerate(iter(lambda: file.readline(LONGEST), b""), 1):
+                if len(raw) == LONGEST:
+                    raise TaskError(f"{path}, line {number}: it is longer than {LONGEST >> 20} MiB")
                 if not raw.strip():
                     continue
                 try:

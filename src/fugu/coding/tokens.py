@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fugu import files
 from fugu.errors import ConfigError, FuguError, MissingExtra
 
 NOTHING, END = 0, 1
@@ -191,10 +192,10 @@ class HuggingFaceTokenizer:
 def load(path: str | os.PathLike[str]) -> Tokenizer:
     """Load what ``save`` wrote, ours or Hugging Face's."""
     try:
-        data = json.loads(Path(path).read_text())
+        data = json.loads(files.read(Path(path)))
     except OSError as error:
         raise FuguError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FuguError(f"{path} is no tokenizer: {error}") from None
     if not isinstance(data, dict) or data.get("format") != "fugu tokenizer":
         return HuggingFaceTokenizer(path)

@@ -269,8 +269,9 @@ def load_module(name: str, where: str) -> Any:
         )
     if name.partition(".")[0] in sys.stdlib_module_names:
         raise ConfigError(f"{where!r}: {name} is a part of Python, and nothing in it can be trained with")
+    known = name.partition(".")[0] in INSTALL  # a run may name these without being asked: not from the current folder
     try:
-        return beside.imported(name)
+        return importlib.import_module(name) if known else beside.imported(name)
     except (FuguError, KeyboardInterrupt):
         raise
     except ModuleNotFoundError as error:

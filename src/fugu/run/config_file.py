@@ -41,8 +41,8 @@ def from_file(
     trust_code: bool = False,
 ) -> TrainConfig:
     """Return the config that ``path`` describes. ``env`` and the others win over what the file says of them; with another ``env``, the
-    file's ``env_kwargs`` are passed over, as they belong to its own. ``given``: further roles (``policy``, ``sink``) whose code options
-    name.
+    file's ``env_kwargs`` are passed over, as they belong to its own. ``given``: what else options
+    name of what has to be asked for (``policy``, ``sink``, ``log.wandb``).
 
     Sizes of a part of a config are not yet checked against each other: options may change them, and making the final config does."""
     named = (role for role, value in (("env", env), ("algorithm", algorithm)) if value is not None)
@@ -211,7 +211,7 @@ def _read(path: Path) -> str:
 
 def _with_its_code(data: Data, gate: Gate, algorithm: str | None) -> None:
     """Let ``data``, the config of a run, name its code where it is found now: a file that is gone is the run's own copy."""
-    gate.check_code()
+    gate.check()
     if algorithm is not None and is_code(text_of(data, "algorithm")):  # the class that reads the settings
         data["algorithm"] = gate.means("algorithm") if gate.trusted else algorithm
     for role, where in ROLES.items():

@@ -63,7 +63,7 @@ class Report:
         device = trainer.source.device
         self.system = System(device.index or 0 if device.type == "cuda" else None)
         earlier = run.folder.read_timing()
-        self.wall = earlier[-1]["time/wall"] if earlier else 0.0
+        self.wall = max(0.0, earlier[-1].get("time/wall", 0.0)) if earlier else 0.0  # never NaN, with 0.0 as the first
         self.steps = trainer.steps
         timer.take()
 

@@ -19,7 +19,7 @@ from fugu.run.group import Group
 from fugu.run.label import Label, checked_seeds
 from fugu.run.overview import finished
 from fugu.run.run import Run
-from fugu.run.train import begin, env_name, refuse_other_run, resume
+from fugu.run.train import ask, begin, env_name, refuse_other_run, resume
 from fugu.trainer.callbacks import Callbacks
 from fugu.trainer.config import TrainConfig, refuse_unread
 
@@ -77,6 +77,7 @@ def resume_group(group: Group, changes: Mapping[str, Any], callbacks: Sequence[A
     for seed in group.seeds:
         if seed not in runs:
             config = replace(model.with_config(changes), seed=seed)
+            ask(model, config)
             one = partial(begin, root=group.root, watching=watching)
             todo |= _new(config, (seed,), group.name, model.folder.label, one, group.seeds)
         elif not finished(runs[seed].folder, runs[seed].with_config(changes)):

@@ -26,7 +26,7 @@ from fugu.run.origin import note_origin, refuse_other_spaces, renew_origin
 from fugu.run.output import kept_output
 from fugu.run.run import Run
 from fugu.run.timer import Timer
-from fugu.run.trust import ROLES, SERVICE
+from fugu.run.trust import ASKED, SERVICE
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.callbacks import Callbacks
@@ -152,7 +152,7 @@ def _of_file(path: str | Path, env: Any, settings: dict[str, Any], trust_code: b
         device=fitting("device", settings.get("device"), str | None),
         algorithm=None if algorithm is None else from_anywhere(algorithm),
         start_timeout=_start_timeout(settings, None),
-        given=[role for role, where in ROLES.items() if len(where) > 1 and _gives(found, where)],
+        given=[role for role, where in ASKED.items() if len(where) > 1 and _gives(found, where)],
         trust_code=trust_code,
     )
 
@@ -189,11 +189,7 @@ def go_on(run: Run, changes: Mapping[str, Any], watching: Callbacks) -> str | No
     """Train on, and let ``watching`` see it. Returns why there was nothing to do, or None."""
     refuse_unread(run.config, changes)
     config = _with_whole_sink(run.with_config(changes))
-    given = dict(run.given)
-    if config.log.sink != run.config.log.sink:
-        given["sink"] = config.log.sink
-    run.gate.given |= {*given, *([SERVICE] if config.log.wandb != run.config.log.wandb else [])}
-    run.gate.check()
+    given = ask(run, config)
     run.gate.check_links()
     refuse_other_env(run.gate, run.config)
     refuse_other_run(run.config, config)
@@ -219,6 +215,17 @@ def go_on(run: Run, changes: Mapping[str, Any], watching: Callbacks) -> str | No
             run.folder.diverged.replace(run.folder.diverged.with_stem("diverged-earlier"))
         attend(run, trainer, timer, output)
     return None
+
+
+def ask(run: Run, config: TrainConfig) -> dict[str, Any]:
+    """Raise ``Untrusted`` if ``run``, trained with ``config``, would execute or send anything that nobody has asked for. Returns what
+    was given in the place of its code."""
+    given = dict(run.given)
+    if config.log.sink != run.config.log.sink:
+        given["sink"] = config.log.sink
+    run.gate.given |= {*given, *([SERVICE] if config.log.wandb != run.config.log.wandb else [])}
+    run.gate.check()
+    return given
 
 
 def refuse_other_run(before: TrainConfig, after: TrainConfig) -> None:

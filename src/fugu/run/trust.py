@@ -36,7 +36,10 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 SERVICE = "log.wandb"
 """role of what a run that goes on would tell others"""
 
-FLAGS = {"env": "--env", "policy": "--policy", "algorithm": "--algorithm", "sink": "--log.sink"}
+ASKED = {**ROLES, SERVICE: ("log", "wandb")}
+"""what a run may do only if it was asked for -> where a config says so"""
+
+FLAGS = {SERVICE: "--log.wandb", "env": "--env", "policy": "--policy", "algorithm": "--algorithm", "sink": "--log.sink"}
 
 OURS_BY_SETTINGS = ("coding", "fugu.coding.env:Coding", "fugu.envs:fugu/Coding-v0", "fugu/Coding-v0")
 """environments of fugu that only read the files that their settings name, and execute nothing in them outside of the sandbox"""
@@ -240,6 +243,9 @@ def _from_settings(env: str, settings: Mapping[str, Any]) -> str:
     names = [name for name in (inner if isinstance(inner, list | tuple) else [inner]) if isinstance(name, str)]
     if code_of := [name for name in names if _means_code(name)]:
         return ", ".join(code_of)
+    if env == "fugu.envs.teams:with_state":  # which gives the rest to the environment in it
+        rest = {name: value for name, value in settings.items() if name != "of"}
+        return ", ".join(what for name in names or [""] if (what := _from_settings(name, rest)))
     game = settings.get("game", "")
     if env == "fugu.envs.atari:make" and not str(game).startswith("ALE/"):
         return f"{game} with the settings of an Atari game"
@@ -254,8 +260,9 @@ def _from_settings(env: str, settings: Mapping[str, Any]) -> str:
 def _paths(value: Any, besides: Iterable[str] = ()) -> set[str]:
     """Return the texts in settings that may be paths or names of code: what an installed environment makes of them is not known."""
     if isinstance(value, str):
-        return {value} if any(c in value for c in "/\\:~") or Path(value).suffix[1:].isalpha() else set()
-    inner = [each for name, each in value.items() if name not in besides] if isinstance(value, Mapping) else value
+        somewhere = value in (".", "..") or any(c in value for c in "/\\:~")
+        return {value} if somewhere or any(map(str.isalpha, Path(value).suffix)) else set()
+    inner = [each for item in value.items() if item[0] not in besides for each in item] if isinstance(value, Mapping) else value
     return set().union(*map(_paths, inner)) if isinstance(inner, list | tuple) else set()
 
 

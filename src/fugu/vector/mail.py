@@ -121,6 +121,8 @@ class Mailbox:
             packet = b""
         if not packet:
             raise EOFError
+        if len(packet) < HEAD.size:  # not by a worker of ours: something in it has written to its socket
+            return
         number, part, parts = HEAD.unpack_from(packet)
         if part == 0 or number != self._assembling:
             self._assembling, self._parts = number, []

@@ -182,9 +182,13 @@ def registered() -> bytes:
     return cloudpickle.dumps([spec for spec in specs if isinstance(spec.entry_point, str) and not spec.kwargs])
 
 
-def open_infos(infos: Infos) -> Infos:
-    """Open what is sealed in infos; what cannot be read here is named, like what could not be sent."""
+def open_infos(infos: Infos, agents: slice) -> Infos:
+    """Open what is sealed in infos of ``agents``; what cannot be read here is named, like what could not be sent."""
+    if not isinstance(infos, dict) or not {*infos} <= {*range(agents.start, agents.stop)}:
+        raise ValueError("these are no infos")
     for info in infos.values():
+        if not isinstance(info, dict):
+            raise ValueError("these are no infos")
         for key in [key for key, value in info.items() if type(value) is Sealed]:
             try:
                 info[key] = info[key].open()
@@ -192,5 +196,6 @@ def open_infos(infos: Infos) -> Infos:
                 raise
             except BaseException:
                 del info[key]
-                info[UNPICKLABLE] = [*info.get(UNPICKLABLE, ()), str(key)]
+                named = info.get(UNPICKLABLE)
+                info[UNPICKLABLE] = [*(named if isinstance(named, list) else ()), str(key)]
     return infos

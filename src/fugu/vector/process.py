@@ -7,12 +7,13 @@ sleeps, and looks every tenth of a second whether a worker is gone or late: noth
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import time
 import traceback
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import cloudpickle
@@ -183,7 +184,9 @@ class Process(Runner):
             worker = self._workers[index]
             try:
                 until = time.monotonic() + self._config.step_timeout  # it is done, however late it is asked
-                infos.update(open_infos(self._mail(worker, self._phase(group), until)))
+                mail = self._mail(worker, self._phase(group), until)
+                with self._reading(worker, worker.envs, self._phase(group)):
+                    infos.update(open_infos(mail, self._agents_of(worker.envs)))
             except WorkerDied as error:
                 self._lost(worker, group, error, infos)
             except EnvError as error:
@@ -331,31 +334,40 @@ class Process(Runner):
                 raise self._died(worker, phase) from None
             if content is None and left <= 0:
                 raise self._late(worker, phase, worker.envs)
-        mail = unpack(content)
-        if isinstance(mail, dict) and "remote_traceback" in mail:
-            place = {} if mail["worker"] is not None else {"worker": worker.number, "envs": tuple(worker.envs)}
-            raise EnvError(**{**mail, **place})
+        with self._reading(worker, worker.envs, phase):
+            mail = unpack(content)
+            if isinstance(mail, dict) and "remote_traceback" in mail:
+                place = {} if mail["worker"] is not None else {"worker": worker.number, "envs": tuple(worker.envs)}
+                raise EnvError(**{**mail, **place})
         return mail
 
     def _opened(self, worker: Worker, values: Sequence[Any], envs: Sequence[int], phase: str) -> list[Any]:
         """Return what ``envs`` of a worker have sent, with objects in it opened."""
+        with self._reading(worker, worker.envs, phase):
+            pairs = list(zip(envs, values, strict=True))
         out = []
-        for env, value in zip(envs, values, strict=True):
-            try:
+        for env, value in pairs:
+            with self._reading(worker, range(env, env + 1), phase):
                 out.append(value.open() if isinstance(value, Sealed) else value)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                raise EnvError(
-                    f"an object that was sent by the env cannot be read here: {type(error).__name__}: {text_of(error)}",
-                    worker=worker.number,
-                    envs=(env,),
-                    seeds=self._seeds(range(env, env + 1)),
-                    phase=phase,
-                    remote_traceback="".join(traceback.format_exception(error)),
-                    cause=shared_class(error),
-                ) from error
         return out
+
+    @contextlib.contextmanager
+    def _reading(self, worker: Worker, envs: range, phase: str) -> Iterator[None]:
+        """Turn whatever is raised while something of ``envs`` is read into an EnvError."""
+        try:
+            yield
+        except (EnvError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise EnvError(
+                f"an object that was sent by the env cannot be read here: {type(error).__name__}: {text_of(error)}",
+                worker=worker.number,
+                envs=tuple(envs),
+                seeds=self._seeds(envs),
+                phase=phase,
+                remote_traceback="".join(traceback.format_exception(error)),
+                cause=shared_class(error),
+            ) from error
 
     def _seeds(self, envs: range) -> tuple[int | None, ...]:
         if not self._bound:

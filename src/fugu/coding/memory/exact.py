@@ -15,6 +15,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
+from fugu import files
 from fugu.coding.memory.contract import (
     IndexFileError,
     Metric,
@@ -25,6 +26,9 @@ from fugu.coding.memory.contract import (
 )
 from fugu.coding.memory.filters import Attribute, Filter
 from fugu.errors import ConfigError
+
+MOST_BYTES = 1 << 32
+"""size of a file that is read"""
 
 _SPARE = 16  # entries looked at more closely than asked for: single precision may have them in another order
 _BLOCK = 64  # queries at once
@@ -125,7 +129,7 @@ class ExactIndex:
     def load(cls, path: str | os.PathLike[str]) -> ExactIndex:
         """Read what ``save`` wrote, or raise IndexFileError. Nothing in the file can be code."""
         try:
-            data = Path(path).read_bytes()
+            data = files.read(Path(path), MOST_BYTES)
         except OSError as error:
             raise IndexFileError(f"{path} cannot be read: {error.strerror}") from None
         try:

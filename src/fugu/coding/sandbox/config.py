@@ -14,6 +14,8 @@ FEATURES: dict[str, int] = {"namespaces": 3, "mounts": 3, "process_limit": 3, "l
 """features that isolate a program, by the name that ``allow`` and ``Isolation.missing`` use, and the level at which each is
 required"""
 
+MOST_WORKERS = 1024
+
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxConfig:
@@ -81,8 +83,8 @@ class SandboxConfig:
             raise ConfigError(
                 f"cgroup={self.cgroup!r} is no control group of version 2; systemd-run --user --scope -p Delegate=yes makes one"
             )
-        if self.workers is not None and self.workers < 1:
-            raise ConfigError(f"workers={self.workers} must be at least 1")
+        if self.workers is not None and not 1 <= self.workers <= MOST_WORKERS:
+            raise ConfigError(f"workers={self.workers} must be from 1 to {MOST_WORKERS}")
 
     @property
     def worker_count(self) -> int:
