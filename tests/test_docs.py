@@ -8,6 +8,8 @@ page; the others (``make``, ``pip``) set up what is running these tests. Blocks 
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -15,10 +17,13 @@ from pathlib import Path
 
 import pytest
 
+import fugu
 from fugu.cli.main import COMMANDS
 from fugu.coding.sandbox.config import FEATURES
 from fugu.coding.sandbox.protections import PROTECTIONS, without
+from fugu.config import find_field
 from fugu.run.metrics import METRICS, OPEN
+from fugu.trainer.config import member
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -118,6 +123,21 @@ def test_the_tasks_of_both_columns_run(column, tmp_path):
     script = tmp_path / "tasks.py"
     script.write_text("\n".join(["import torch", "torch.set_num_threads(1)", *(line for cell in cells for line in cell)]))
     run([sys.executable, script], tmp_path)
+
+
+def test_the_settings_in_the_tasks_exist():
+    calls = [node for row in task_rows() for text in re.findall("`([^`]+)`", row[2]) for node in ast.walk(ast.parse(text))]
+    names = [
+        word.arg
+        for call in calls
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "fugu.train"
+        for word in call.keywords
+    ]
+    assert "steps" in names
+    arguments = inspect.signature(fugu.train).parameters
+    for name in names:
+        if name not in arguments:
+            find_field(member("ppo"), name)
 
 
 def task_rows() -> list[list[str]]:

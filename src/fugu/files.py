@@ -73,16 +73,20 @@ def write(path: Path, content: str | bytes) -> None:
     draft.replace(path)
 
 
-def refuse_links(folder: Path, *, besides: str = "") -> None:
+def refuse_links(folder: Path, *, besides: str = "", unwritten: str = "") -> None:
     """Raise NotPlain if anything below ``folder`` is a link, a pipe or a device.
 
-    ``besides``: a folder in it that may have links, to what is in ``folder`` itself."""
-    whole = folder.resolve()
+    ``besides``: a folder in it that may have links, to what is in ``folder`` itself. ``unwritten``: a pattern of links to files that
+    may lie anywhere, as nothing ever writes to what has such a name."""
+    whole, depth = folder.resolve(), len(Path(unwritten).parts)
     todo = [folder]
     while todo:
         for entry in os.scandir(todo.pop()):
             path = Path(entry.path)
             if entry.is_symlink():
+                within = path.relative_to(folder)
+                if unwritten and len(within.parts) == depth and within.match(unwritten) and not entry.is_dir():
+                    continue
                 inside = besides and path.is_relative_to(folder / besides) and path != folder / besides
                 if not (inside and path.resolve().is_relative_to(whole)):
                     what = "folder" if entry.is_dir() else "file"

@@ -87,6 +87,8 @@ def test_an_impossible_value_is_one_line(typed: str, said: str, capsys: pytest.C
         ("knapsack_cmdp --limit 10", "safe.limit means nothing to algorithm=ppo", "safe_ppo"),
         ("cartpole --algorithm grpo --clip 0.1", "ppo.clip means nothing to algorithm=grpo", "ppo"),
         ("hidden_bonus --algorithm mappo --past 0.2", "self_play.past means nothing to algorithm=mappo", "self_play"),
+        ("pendulum --tau 0.01", "sac.tau means nothing to algorithm=ppo", "sac"),
+        ("pendulum --replay.size 1000", "replay.size means nothing to algorithm=ppo", "dreamer or sac"),
         ("hidden_bonus --critic own", "mappo.critic means nothing to algorithm=ppo", "mappo"),
         ("connect4 --algorithm self_play --group-size 4", "grpo.group_size means nothing to algorithm=self_play", "grpo"),
     ],

@@ -149,6 +149,7 @@ WHOLE = to_toml(TrainConfig())
         ("vector = 3", "line 1: vector=3 must be a mapping"),
         ("[vector]\nstart_timeout = 'x'", "line 2: vector.start_timeout='x' must be a number"),
         ("algorithm = 'safe_pp'", "line 1: there is no algorithm 'safe_pp'. Did you mean 'safe_ppo'"),
+        ("[sac]\ntau = 0.1", "line 2: sac.tau means nothing to algorithm=ppo"),
         ("[grpo]\ngroup_size = 4", "line 2: grpo.group_size means nothing to algorithm=ppo"),
         ("[optimizer]\nschedule = 'step'", ": optimizer.schedule='step' must be one of constant, linear, cosine"),
         ("steps = = 3", " is not TOML: Invalid value (at line 1, column 9)"),

@@ -11,7 +11,6 @@ import pytest
 import fugu
 from fugu import files
 from fugu.cli.main import main
-from fugu.errors import ConfigError
 from fugu.trainer import checkpoint
 
 TINY = {"steps": 128, "num_envs": 4, "horizon": 8, "minibatch": 32, "threads": 1, "log.board": "off"}
@@ -170,10 +169,22 @@ def test_nothing_in_a_checkpoint_is_waited_for(run, name, capsys):
         assert main(command.split()) in (0, 1, 2)
 
 
-def test_links_that_wandb_makes_are_no_reason_to_refuse_a_run(run):
-    (run / "wandb" / "run-1").mkdir(parents=True)
-    (run / "wandb" / "latest-run").symlink_to("run-1")
-    files.refuse_links(run, besides="wandb")
-    (run / "wandb" / "out").symlink_to(run.parent)
-    with pytest.raises(ConfigError, match="out is a link"):
-        files.refuse_links(run, besides="wandb")
+def test_links_that_wandb_makes_are_no_reason_to_refuse_a_run(run, precious, capsys):
+    before, logs = contents(precious), run / "wandb" / "offline-run-1" / "logs"
+    logs.mkdir(parents=True)
+    (run / "wandb" / "latest-run").symlink_to("offline-run-1")
+    (logs / "debug-core.log").symlink_to(precious / "file")  # in the user's cache
+    assert main(f"eval {run} --episodes 1".split()) == 0 and main(f"train --resume {run} --steps 256 --board off".split()) == 0
+    assert contents(precious) == before
+    elsewhere = (
+        run / "wandb" / "out",
+        logs / "other.log",
+        logs.parent / "debug-core.log",
+        run / "wandb" / "run-2" / "logs" / "debug-core.log",
+    )
+    for path in elsewhere:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(precious)
+        assert main(f"train --resume {run} --steps 384 --board off".split()) == 2
+        assert f"{path.name} is a link" in capsys.readouterr().err
+        path.unlink()

@@ -90,6 +90,8 @@ def test_a_list_of_structured_actions_is_refused_where_it_does_not_fit(opened: l
         vec.step([good] * 2)
     with pytest.raises(SpaceError, match=r"agent 1: actions: .*9"):
         vec.step([good, (good[0], 9), good])
+    with pytest.raises(SpaceError, match=r"agent 1: actions: 0: the space says shape \[2\], got \[3\]$"):
+        vec.step([good, (np.zeros(3, np.float32), 1), good])
     vec.step([good] * 3)  # and it goes on
 
 

@@ -100,6 +100,8 @@ KNOWN: Mapping[str, type[Settings]] = {
     "dreamer": DreamerSettings,
 }
 """algorithm -> its settings, for those whose settings need no torch"""
+ALL = (*KNOWN, "sac")
+"""those of fugu with settings that others do not have"""
 
 
 @cached_by_meaning
@@ -175,11 +177,11 @@ def means_nothing(algorithm: str, path: str) -> str | None:
 
 
 def _owner(path: str) -> str | None:
-    """Return the algorithm that a setting belongs to: the first of those that have its section and field."""
+    """Return the algorithm that a setting belongs to, or all that share it; None if there is none."""
     section, _, name = path.partition(".")
-    having = [algorithm for algorithm in KNOWN if name in {f.name for f in _fields(sections(algorithm).get(section))}]
+    having = [algorithm for algorithm in ALL if name in {f.name for f in _fields(sections(algorithm).get(section))}]
     own = [algorithm for algorithm in having if [*sections(algorithm)][-1] == section]
-    return next(iter(own or having), None)
+    return " or ".join(own[:1] or having) or None
 
 
 def _fields(kind: type | None) -> tuple[Any, ...]:

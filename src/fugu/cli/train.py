@@ -9,14 +9,14 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tyro
 from rich.text import Text
 
-from fugu.algorithm.settings import KNOWN
+from fugu.algorithm.settings import ALL, KNOWN
 from fugu.cli.about import take_about
 from fugu.cli.group import show_group
 from fugu.cli.options import console, full_names, literal, read, take_env_kwargs, take_value, take_word
@@ -64,13 +64,16 @@ def main(argv: list[str]) -> int:
     code = {} if resumed is None else _code(argv, named, trusted)
     algorithm = _algorithm(argv, resumed, root, code, about.config, trusted)
     kinds = [member(each) for each in (algorithm or "ppo", *KNOWN)]
-    argv, name = take_word(argv, *kinds)
+    try:
+        argv, name, other = _words(argv, kinds)
+    except ConfigError:  # a flag that none of them has; those that are left import torch
+        argv, name, other = _words(argv, [*kinds, *(member(each) for each in ALL if each not in KNOWN)])
     if resumed is not None and name is not None:
         raise ConfigError(f"fugu train {name} --resume {resumed}: a run knows its environment; leave {name} out")
     name = named if name is None else name
     if named not in (None, name):
         raise ConfigError(f"fugu train {name} --env {named}: which of the two?")
-    if name is not None and (other := take_word(argv, *kinds)[1]) is not None:
+    if other is not None:
         raise ConfigError(
             f"fugu train {name} {other}: a run has one environment; leave {other} out, or name the flag it is for"
         )
@@ -207,6 +210,12 @@ def _resume(text: str, argv: list[str], runs: Path, code: dict[str, Any]) -> int
     return _next_commands(run)
 
 
+def _words(argv: list[str], kinds: Sequence[type]) -> tuple[list[str], str | None, str | None]:
+    """Take the environment out of ``argv``: (the rest, the environment or None, a further word or None)."""
+    argv, name = take_word(argv, *kinds)
+    return argv, name, None if name is None else take_word(argv, *kinds)[1]
+
+
 def _show(training: Callable[[], Run | Group]) -> int:
     """Train, and show what has come of it."""
     from fugu.run.group import Group
@@ -228,6 +237,7 @@ def _parse(argv: list[str], start: TrainConfig) -> TrainConfig:
     kind = type(start)
     argv = [re.sub(r"^--policy(=|$)", r"--policy.net\1", argument) for argument in argv]
     flags = {argument[2:].partition("=")[0]: None for argument in argv if argument.startswith("--") and len(argument) > 2}
+    flags.pop("help", None)
     refuse_unread(start, flags)
     args = full_names(_from_anywhere(argv), kind)
     return read(kind, prog="fugu train", args=args, default=start, config=(tyro.conf.AvoidSubcommands,))

@@ -146,6 +146,10 @@ class Reader:
                 mask[i, :own] = self._mask(given, (), f"action_mask of {name!r}", own)
             mask[i, own:] &= not here[i]
 
+    def mask_of(self, rows: np.ndarray) -> np.ndarray | None:
+        """Return the flags that the only row of ``rows`` has for the choices, as a view of it; None if observations have none."""
+        return self.observations.layout.leaf_views(rows)[self._mask_leaf].reshape(-1) if self.masked else None
+
     def _offered(self, rows: np.ndarray) -> np.ndarray:
         return self.observations.layout.leaf_views(rows)[self._mask_leaf].reshape(len(rows), -1) != 0
 

@@ -34,6 +34,8 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 """what may name code in a config -> where"""
 
 SERVICE = "log.wandb"
+CORE_LOG = "wandb/*run-*/logs/debug-core.log"
+"""where W&B leaves a link to a log in the user's cache, and never writes again"""
 """role of what a run that goes on would tell others"""
 
 ASKED = {**ROLES, SERVICE: ("log", "wandb")}
@@ -121,7 +123,7 @@ class Gate:
 
     def check_links(self) -> None:
         """Raise a ConfigError if writing to the run's files would write elsewhere."""
-        files.refuse_links(self.folder.at, besides="wandb")
+        files.refuse_links(self.folder.at, besides="wandb", unwritten=CORE_LOG)
 
     @cached_property
     def trusted(self) -> bool:

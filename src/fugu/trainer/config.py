@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fugu.algorithm.find import check_name, is_own
-from fugu.algorithm.settings import KNOWN, fixed_sections, gathered, means_nothing, narrowed, sections
+from fugu.algorithm.settings import ALL, KNOWN, fixed_sections, gathered, means_nothing, narrowed, sections
 from fugu.config import SEEDS, field_paths, find_field, fixed, read_toml, refuse_absurd, structure
 from fugu.emulation.place import cached_by_meaning
 from fugu.errors import ConfigError
@@ -256,7 +256,7 @@ def refuse_unread(config: TrainConfig, changes: Mapping[str, Any]) -> None:
         try:
             find_field(type(config), wanted)
         except ConfigError:
-            paths = {".".join(path): None for other in KNOWN for path in field_paths(member(other))}  # type: ignore[arg-type]
+            paths = {".".join(path): None for other in ALL for path in field_paths(member(other))}  # type: ignore[arg-type]
             meant = [path for path in paths if wanted in (path, path.rpartition(".")[2])]
             own = [path for path in meant if path.partition(".")[0] in sections(config.algorithm)]
             why = means_nothing(config.algorithm, (own or meant)[0]) if meant else None

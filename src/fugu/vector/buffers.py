@@ -183,7 +183,9 @@ class Buffers:
                 self._packer.pack(action, row)
             except SpaceError as error:
                 if acting[i]:
-                    raise SpaceError(f"actions: {error.complaint}", fix=error.fix).of(agent=i) from None
+                    raise SpaceError(f"actions: {error.complaint}").of(
+                        agent=i
+                    ) from None  # its fix is for an environment's author
                 target[i] = 0
 
 
