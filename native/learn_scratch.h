@@ -9,7 +9,7 @@
 
 namespace fugu::learn {
 
-enum class Use { kCall, kShare };
+enum class Use { kUpdate, kCall, kShare };
 
 template <Use kUse>
 class Scratch {

@@ -5,6 +5,8 @@
 #include "learn_lstm.h"
 #include "learn_loss.h"
 #include "learn_norm.h"
+#include "learn_squashed.h"
+#include "learn_adam.h"
 
 static constexpr Kernels kernels{
     .mlp_packed_floats = mlp_packed_floats,
@@ -31,5 +33,9 @@ static constexpr Kernels kernels{
     .ppo_rows = ppo_rows,
     .norm_rows = norm_rows,
     .norm_gradients = norm_gradients,
+    .squash = squash,
+    .squash_gradients = squash_gradients,
+    .adam_means = adam_means,
+    .adam_follow = adam_follow,
 };
 #undef FUGU_INLINE

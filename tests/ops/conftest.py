@@ -23,6 +23,10 @@ NAMES = (
     "ppo_loss_categorical",
     "norm_forward",
     "norm_backward",
+    "soft_critics",
+    "soft_policy",
+    "adam_means",
+    "adam_follow",
 )
 
 
