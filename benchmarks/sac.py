@@ -19,6 +19,8 @@ import torch
 import fugu
 import harness
 from fugu.config import override
+from fugu.native import set_threads
+from fugu.ops.mlp import mlp
 from fugu.presets import preset
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import TrainConfig
@@ -52,7 +54,7 @@ def learning(env: str, steps: int, repeats: int) -> dict[str, Any]:
 
 
 def speed(repeats: int) -> dict[str, Any]:
-    """Time steps with learning on HalfCheetah-v5, and the matrix products alone."""
+    """Time steps with learning on HalfCheetah-v5, and the matrix products alone: at the rate of fugu's kernels, and by torch."""
     return {f"{width} x {width}": _speed(width, repeats) for width in (64, 256)}
 
 
@@ -60,15 +62,24 @@ def _speed(width: int, repeats: int) -> dict[str, Any]:
     steps, start = 1_000, 200
     changes = {"steps": steps, "threads": 1, "policy.hidden": (width, width), "replay.start": start, "replay.size": 10_000}
     config = override(preset("HalfCheetah-v5", algorithm="sac"), changes)
+    needed = Products(width, observations=17, actions=6, updates=steps - start)
     contestants = {
         "fugu": lambda: ours(config)["cpu_seconds"],
         "sb3": lambda: theirs(config)["cpu_seconds"],
-        "products": lambda: products(width, observations=17, actions=6, updates=steps - start),
+        "products": needed.at_the_rate_of_kernels,
+        "products_by_torch": needed.by_torch,
     }
     found = {name: result.summary() for name, result in harness.alternate(contestants, repeats).items()}
     ratio = found["sb3"]["median"] / found["fugu"]["median"]
     share = found["products"]["median"] / found["fugu"]["median"]
-    return {"steps": steps, "updates": steps - start, "cpu_seconds": found, "sb3_over_fugu": ratio, "share_of_products": share}
+    return {
+        "steps": steps,
+        "updates": steps - start,
+        "operations": needed.operations,
+        "cpu_seconds": found,
+        "sb3_over_fugu": ratio,
+        "share_of_products": share,
+    }
 
 
 def ours(config: TrainConfig, episodes: int = 0) -> dict[str, float]:
@@ -117,22 +128,43 @@ def theirs(config: TrainConfig, episodes: int = 0) -> dict[str, float]:
     return {"seed": config.seed, "mean_return": float(mean), **spent}  # type: ignore[arg-type]
 
 
-def products(width: int, *, observations: int, actions: int, updates: int) -> float:
-    """Return the CPU seconds of the matrix products of ``updates`` updates, and nothing else: forward and backward are one and two of
-    each layer; a critic that the policy's gradient passes through needs one of the two."""
-    torch.set_num_threads(1)
-    policy = [(observations, width), (width, width), (width, 2 * actions)]
-    critic = [(observations + actions, width), (width, width), (width, 1)]
-    times = [(policy, 4), (critic, 2 * (1 + 3 + 2))]
-    rows = {size: torch.randn(BATCH, size) for layers, _ in times for pair in layers for size in pair}
-    weights = {pair: torch.randn(pair) for layers, _ in times for pair in layers}
-    start = time.process_time()
-    for _ in range(updates):
-        for layers, count in times:
-            for inner, outer in layers:
+class Products:
+    """The matrix products of gradient steps that cannot be left out.
+
+    Forward, and backward for weights and for inputs, are one of each layer; nobody asks for the gradient of the first layer's input,
+    but that of actions, through the lower of both critics. The policy runs twice, the slow critics once, the critics twice.
+    """
+
+    def __init__(self, width: int, *, observations: int, actions: int, updates: int) -> None:
+        self.width, self.updates = width, updates
+        policy = [(observations, width), (width, width), (width, 2 * actions)]
+        critic = [(observations + actions, width), (width, width), (width, 1)]
+        self.counts = [(policy, 3), (policy[1:], 1), (critic, 2 + 2 + 2 + 2 + 1), (critic[1:], 2)]
+        self.operations = updates * sum(
+            2 * BATCH * inner * outer * count for layers, count in self.counts for inner, outer in layers
+        )
+
+    def at_the_rate_of_kernels(self) -> float:
+        """Return the CPU seconds that as many operations take in the kernel's best case: one layer after the other of equal width."""
+        set_threads(1)
+        x, weight, bias = torch.randn(BATCH, self.width), torch.randn(self.width, self.width), torch.zeros(self.width)
+        calls = round(self.operations / (4 * 2 * BATCH * self.width**2))
+        start = time.process_time()
+        for _ in range(calls):
+            mlp(x, [weight] * 4, [bias] * 4, "relu")
+        return time.process_time() - start
+
+    def by_torch(self) -> float:
+        torch.set_num_threads(1)
+        pairs = [(*pair, count) for layers, count in self.counts for pair in layers]
+        rows = {size: torch.randn(BATCH, size) for inner, outer, _ in pairs for size in (inner, outer)}
+        weights = {(inner, outer): torch.randn(inner, outer) for inner, outer, _ in pairs}
+        start = time.process_time()
+        for _ in range(self.updates):
+            for inner, outer, count in pairs:
                 for _ in range(count):
                     rows[inner] @ weights[inner, outer]
-    return time.process_time() - start
+        return time.process_time() - start
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 import fugu
 import fugu.gpu
+import fugu.native
 from fugu.algorithm.parts.soft import rows_of, soft_losses
 from fugu.algorithm.sac import SAC, Judge, Judges, SACConfig, SACSettings
 from fugu.errors import ConfigError
@@ -448,6 +449,18 @@ def test_structured_observations_and_actions_are_learned_from(normalize, tmp_pat
     seen, trainer = run(config_of("tests.algorithm.test_sac:Pictures", steps=160, **changes), tmp_path)
     assert all(math.isfinite(value) for row in seen for value in row.values()) and len(seen) >= 6
     assert trainer.algorithm.policy.distribution.reals == 3
+
+
+def test_a_training_on_a_cpu_computes_losses_natively_and_comes_to_what_torch_does(tmp_path, monkeypatch):
+    if fugu.native.native is None:
+        pytest.skip("the native core is not built")
+    config = config_of("Pendulum-v1", steps=300, **{"replay.ratio": 8, "policy.normalize_observation": True})
+    found, fast = run(config, tmp_path / "native")
+    monkeypatch.setattr("fugu.trainer.fuse.soft_losses", lambda *networks: None)
+    expected, plain = run(config, tmp_path / "torch")
+    assert fast.algorithm.native is not None and plain.algorithm.native is None and len(found) == len(expected) > 10
+    for mine, theirs in zip(found[:5], expected[:5], strict=True):
+        assert mine == pytest.approx(theirs, rel=2e-3, abs=1e-5)
 
 
 class Forbidding(Bandit):
