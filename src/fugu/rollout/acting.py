@@ -109,6 +109,8 @@ def generators(module: nn.Module) -> dict[str, torch.Generator]:
     for path, part in module.named_modules():
         prefix = f"{path}." if path else ""
         for name, value in vars(part).items():
+            if name in _OF_ANY_MODULE:
+                continue
             if isinstance(value, dict):
                 found |= {f"{prefix}{name}.{key}": each for key, each in value.items() if _is_generator(each)}
             elif isinstance(value, list | tuple):
@@ -116,6 +118,10 @@ def generators(module: nn.Module) -> dict[str, torch.Generator]:
             elif _is_generator(value):
                 found[f"{prefix}{name}"] = value
     return found
+
+
+_OF_ANY_MODULE = frozenset(vars(nn.Module()))
+"""attributes that torch gives to every module: there are many, and this is asked before every update"""
 
 
 def _is_generator(value: object) -> bool:
