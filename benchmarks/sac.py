@@ -5,12 +5,16 @@ python benchmarks/sac.py speed --repeats 5
 python benchmarks/sac.py halfcheetah hopper    # hours
 
 Both take a gradient step on 256 rows for each step of one environment, with Adam at the same rate. fugu's settings are those of its
-presets. Returns are means of 20 episodes of the mean action. CPU seconds are those of the process: the machine may be shared.
+presets, where several steps are played before as many gradient steps are taken; Stable-Baselines3 learns after every step, its default.
+For the speed both do it either way. Returns are means of 20 episodes of the mean action. CPU seconds are those of the process: the
+machine may be shared.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -19,6 +23,8 @@ import torch
 import fugu
 import harness
 from fugu.config import override
+from fugu.native import set_threads
+from fugu.ops.mlp import mlp
 from fugu.presets import preset
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import TrainConfig
@@ -52,7 +58,7 @@ def learning(env: str, steps: int, repeats: int) -> dict[str, Any]:
 
 
 def speed(repeats: int) -> dict[str, Any]:
-    """Time steps with learning on HalfCheetah-v5, and the matrix products alone."""
+    """Time steps with learning on HalfCheetah-v5, and the matrix products alone: at the rate of fugu's kernels, and by torch."""
     return {f"{width} x {width}": _speed(width, repeats) for width in (64, 256)}
 
 
@@ -60,15 +66,28 @@ def _speed(width: int, repeats: int) -> dict[str, Any]:
     steps, start = 1_000, 200
     changes = {"steps": steps, "threads": 1, "policy.hidden": (width, width), "replay.start": start, "replay.size": 10_000}
     config = override(preset("HalfCheetah-v5", algorithm="sac"), changes)
+    needed = Products(width, observations=17, actions=6, updates=steps - start)
+    every = {1: override(config, {"replay.every": 1}), config.replay.every: config}
     contestants = {
-        "fugu": lambda: ours(config)["cpu_seconds"],
-        "sb3": lambda: theirs(config)["cpu_seconds"],
-        "products": lambda: products(width, observations=17, actions=6, updates=steps - start),
+        **{f"fugu_every_{n}": partial(_spent, ours, each) for n, each in every.items()},
+        **{f"sb3_every_{n}": partial(_spent, theirs, each) for n, each in every.items()},
+        "products": needed.at_the_rate_of_kernels,
+        "products_by_torch": needed.by_torch,
     }
     found = {name: result.summary() for name, result in harness.alternate(contestants, repeats).items()}
-    ratio = found["sb3"]["median"] / found["fugu"]["median"]
-    share = found["products"]["median"] / found["fugu"]["median"]
-    return {"steps": steps, "updates": steps - start, "cpu_seconds": found, "sb3_over_fugu": ratio, "share_of_products": share}
+    median = {name: summary["median"] for name, summary in found.items()}
+    return {
+        "steps": steps,
+        "updates": steps - start,
+        "operations": needed.operations,
+        "cpu_seconds": found,
+        "sb3_over_fugu": {f"every_{n}": median[f"sb3_every_{n}"] / median[f"fugu_every_{n}"] for n in every},
+        "share_of_products": {f"every_{n}": median["products"] / median[f"fugu_every_{n}"] for n in every},
+    }
+
+
+def _spent(train: Callable[[TrainConfig], dict[str, float]], config: TrainConfig) -> float:
+    return train(config)["cpu_seconds"]
 
 
 def ours(config: TrainConfig, episodes: int = 0) -> dict[str, float]:
@@ -95,6 +114,7 @@ def theirs(config: TrainConfig, episodes: int = 0) -> dict[str, float]:
     from stable_baselines3.common.monitor import Monitor
 
     torch.set_num_threads(1)
+    every = 1 if episodes else config.replay.every
     model = SAC(
         "MlpPolicy",
         Monitor(gymnasium.make(config.env)),
@@ -102,6 +122,8 @@ def theirs(config: TrainConfig, episodes: int = 0) -> dict[str, float]:
         batch_size=BATCH,
         buffer_size=config.replay.size,
         learning_starts=config.replay.start,
+        train_freq=every,
+        gradient_steps=every,
         policy_kwargs={"net_arch": list(config.policy.hidden)},
         seed=config.seed,
         device="cpu",
@@ -117,22 +139,43 @@ def theirs(config: TrainConfig, episodes: int = 0) -> dict[str, float]:
     return {"seed": config.seed, "mean_return": float(mean), **spent}  # type: ignore[arg-type]
 
 
-def products(width: int, *, observations: int, actions: int, updates: int) -> float:
-    """Return the CPU seconds of the matrix products of ``updates`` updates, and nothing else: forward and backward are one and two of
-    each layer; a critic that the policy's gradient passes through needs one of the two."""
-    torch.set_num_threads(1)
-    policy = [(observations, width), (width, width), (width, 2 * actions)]
-    critic = [(observations + actions, width), (width, width), (width, 1)]
-    times = [(policy, 4), (critic, 2 * (1 + 3 + 2))]
-    rows = {size: torch.randn(BATCH, size) for layers, _ in times for pair in layers for size in pair}
-    weights = {pair: torch.randn(pair) for layers, _ in times for pair in layers}
-    start = time.process_time()
-    for _ in range(updates):
-        for layers, count in times:
-            for inner, outer in layers:
+class Products:
+    """The matrix products of gradient steps that cannot be left out.
+
+    Forward, and backward for weights and for inputs, are one of each layer; nobody asks for the gradient of the first layer's input,
+    but that of actions, through the lower of both critics. The policy runs twice, the slow critics once, the critics twice.
+    """
+
+    def __init__(self, width: int, *, observations: int, actions: int, updates: int) -> None:
+        self.width, self.updates = width, updates
+        policy = [(observations, width), (width, width), (width, 2 * actions)]
+        critic = [(observations + actions, width), (width, width), (width, 1)]
+        self.counts = [(policy, 3), (policy[1:], 1), (critic, 2 + 2 + 2 + 2 + 1), (critic[1:], 2)]
+        self.operations = updates * sum(
+            2 * BATCH * inner * outer * count for layers, count in self.counts for inner, outer in layers
+        )
+
+    def at_the_rate_of_kernels(self) -> float:
+        """Return the CPU seconds that as many operations take in the kernel's best case: one layer after the other of equal width."""
+        set_threads(1)
+        x, weight, bias = torch.randn(BATCH, self.width), torch.randn(self.width, self.width), torch.zeros(self.width)
+        calls = round(self.operations / (4 * 2 * BATCH * self.width**2))
+        start = time.process_time()
+        for _ in range(calls):
+            mlp(x, [weight] * 4, [bias] * 4, "relu")
+        return time.process_time() - start
+
+    def by_torch(self) -> float:
+        torch.set_num_threads(1)
+        pairs = [(*pair, count) for layers, count in self.counts for pair in layers]
+        rows = {size: torch.randn(BATCH, size) for inner, outer, _ in pairs for size in (inner, outer)}
+        weights = {(inner, outer): torch.randn(inner, outer) for inner, outer, _ in pairs}
+        start = time.process_time()
+        for _ in range(self.updates):
+            for inner, outer, count in pairs:
                 for _ in range(count):
                     rows[inner] @ weights[inner, outer]
-    return time.process_time() - start
+        return time.process_time() - start
 
 
 if __name__ == "__main__":

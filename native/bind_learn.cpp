@@ -1,21 +1,13 @@
 // Python faces of learn.h. Shapes are checked here; what the numbers mean is said in src/fugu/ops/.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #ifdef __linux__
 #include <malloc.h>
 #endif
 
 #include <limits>
-#include <optional>
-#include <string>
 
-#include "bind_arrays.h"
-#include "learn.h"
+#include "bind_learn.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -23,35 +15,6 @@ using namespace fugu::bound;
 using namespace fugu::learn;
 
 namespace {
-
-const Kernels& kernels_called(const std::string& name) {
-  const Kernels* kernels = find_kernels(name);
-  if (kernels == nullptr) throw nb::value_error(("no kernels called " + name + " on this processor").c_str());
-  return *kernels;
-}
-
-// `hidden` holds the outputs of the layers; fewer of them than layers: the last ones only.
-Mlp mlp_of(const In& x, const std::vector<In>& weights, const std::vector<In>& biases, const std::vector<Out>& hidden,
-           const std::vector<int>& activations) {
-  Mlp m{};
-  m.layers = static_cast<int>(weights.size());
-  if (m.layers < 1 || m.layers > kMaxLayers || biases.size() != weights.size() || activations.size() != weights.size() ||
-      hidden.empty() || hidden.size() > weights.size())
-    throw nb::value_error("an MLP has 1 to 4 layers, each with a weight, a bias and an activation");
-  m.rows = axis(x, 0);
-  m.width[0] = m.widest = axis(x, 1);
-  m.x = checked(x, {m.rows, m.width[0]}, "x");
-  for (int l = 0; l < m.layers; ++l) {
-    m.width[l + 1] = axis(weights[l], 0);
-    m.widest = std::max(m.widest, m.width[l + 1]);
-    m.weight[l] = checked(weights[l], {m.width[l + 1], m.width[l]}, "weight");
-    m.bias[l] = checked(biases[l], {m.width[l + 1]}, "bias");
-    m.activation[l] = static_cast<Activation>(activations[l]);
-    const int kept = l - (m.layers - static_cast<int>(hidden.size()));
-    if (kept >= 0) m.hidden[l] = checked(hidden[kept], {m.rows, m.width[l + 1]}, "hidden");
-  }
-  return m;
-}
 
 void bound_mlp_forward(const In& x, const std::vector<In>& weights, const std::vector<In>& biases, const std::vector<Out>& hidden,
                        const std::vector<int>& activations, int threads, const std::string& set) {
@@ -65,11 +28,12 @@ void bound_mlp_backward(const In& x, const std::vector<In>& weights, const std::
                         const std::vector<int>& activations, const In& grad_out, const std::optional<Out>& grad_x,
                         const std::vector<Out>& grad_weights, const std::vector<Out>& grad_biases, int threads, const std::string& set) {
   Mlp m = mlp_of(x, weights, biases, hidden, activations);
-  if (hidden.size() != weights.size() || grad_weights.size() != weights.size() || grad_biases.size() != weights.size())
-    throw nb::value_error("the backward pass needs the output and the gradients of every layer");
+  const size_t wanted = grad_x && grad_weights.empty() ? 0 : weights.size();
+  if (hidden.size() != weights.size() || grad_weights.size() != wanted || grad_biases.size() != wanted)
+    throw nb::value_error("the backward pass needs the output of every layer, and the gradients of all or only that of x");
   m.grad_out = checked(grad_out, {m.rows, m.width[m.layers]}, "grad_out");
   m.grad_x = checked(grad_x, {m.rows, m.width[0]}, "grad_x");
-  for (int l = 0; l < m.layers; ++l) {
+  for (size_t l = 0; l < wanted; ++l) {
     m.grad_weight[l] = checked(grad_weights[l], {m.width[l + 1], m.width[l]}, "grad_weight");
     m.grad_bias[l] = checked(grad_biases[l], {m.width[l + 1]}, "grad_bias");
   }
@@ -160,6 +124,46 @@ LossSums bound_ppo_loss(const In& logits, const In& value, const Choices& action
   return ppo_loss(m, kernels, threads);
 }
 
+// Gradients of any shape, one after the other as in `mean` and `square`; one that is None counts as zeros.
+void bound_adam_means(const std::vector<std::optional<In>>& grads, const std::vector<int64_t>& sizes, const Out& mean,
+                      const Out& square, float rate1, float beta2, float rate2, const std::string& set) {
+  const Kernels& kernels = kernels_called(set);
+  int64_t total = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] < 0 || i >= grads.size() || (grads[i] && static_cast<int64_t>(grads[i]->size()) != sizes[i]))
+      throw nb::value_error("a gradient has another size than its parameter");
+    total += sizes[i];
+  }
+  checked(mean, {total}, "mean");
+  checked(square, {total}, "square");
+  nb::gil_scoped_release release;
+  Adam a{.mean = mean.data(), .square = square.data(), .rate1 = rate1, .beta2 = beta2, .rate2 = rate2};
+  for (size_t i = 0; i < sizes.size(); a.mean += sizes[i], a.square += sizes[i], ++i) {
+    a.count = sizes[i];
+    a.grad = grads[i] ? grads[i]->data() : nullptr;
+    kernels.adam_means(a);
+  }
+}
+
+// Parameters of any shape, one after the other as in `mean` and `root`.
+void bound_adam_follow(const std::vector<Out>& parameters, const Out& mean, const In& root, float undo, float eps, float step,
+                       float decay, const std::string& set) {
+  const Kernels& kernels = kernels_called(set);
+  int64_t total = 0;
+  for (const Out& parameter : parameters) total += static_cast<int64_t>(parameter.size());
+  checked(mean, {total}, "mean");
+  checked(root, {total}, "root");
+  nb::gil_scoped_release release;
+  Adam a{.mean = mean.data(), .root = root.data(), .undo = undo, .eps = eps, .step = step, .decay = decay};
+  for (const Out& parameter : parameters) {
+    a.count = static_cast<int64_t>(parameter.size());
+    a.weight = parameter.data();
+    kernels.adam_follow(a);
+    a.mean += a.count;
+    a.root += a.count;
+  }
+}
+
 // By default glibc gives large blocks back to the system as soon as they are freed and gets them anew, page by page and zeroed.
 bool keep_freed_memory() {
 #ifdef __GLIBC__
@@ -191,5 +195,9 @@ void bind_learn(nb::module_& m) {
         "old_logprob"_a.noconvert(), "advantage"_a.noconvert(), "old_value"_a.noconvert(), "value_target"_a.noconvert(),
         "weight"_a.noconvert(), "mask"_a.noconvert().none(), "clip"_a, "value_clip"_a, "value_coef"_a, "entropy_coef"_a,
         "grad_logits"_a.noconvert(), "grad_value"_a.noconvert(), "threads"_a, "set"_a = "best");
+  m.def("adam_means", &bound_adam_means, "grads"_a.noconvert(), "sizes"_a, "mean"_a.noconvert(), "square"_a.noconvert(), "rate1"_a,
+        "beta2"_a, "rate2"_a, "set"_a = "best");
+  m.def("adam_follow", &bound_adam_follow, "parameters"_a.noconvert(), "mean"_a.noconvert(), "root"_a.noconvert(), "undo"_a, "eps"_a,
+        "step"_a, "decay"_a, "set"_a = "best");
   m.def("keep_freed_memory", &keep_freed_memory, "Let malloc keep what is freed for the next request; False: not possible here.");
 }

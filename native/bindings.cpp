@@ -21,6 +21,7 @@ using namespace nb::literals;
 void bind_advantage(nb::module_&);
 void bind_engine(nb::module_&);
 void bind_learn(nb::module_&);
+void bind_soft(nb::module_&);
 void bind_world(nb::module_&);
 
 namespace {
@@ -172,6 +173,7 @@ NB_MODULE(_native, m) {
   bind_advantage(m);
   bind_engine(m);
   bind_learn(m);
+  bind_soft(m);
   bind_world(m);
   m.def("exit_with", &exit_with, "pidfd"_a, "End this process and its group when the process behind pidfd ends.");
 }

@@ -33,8 +33,8 @@ class Crew {
   // work(share) for every share in [0, shares), on at most `threads` threads.
   template <typename Work>
   void run(int64_t shares, int threads, const Work& work) {
-    const std::unique_lock only(callers_, std::try_to_lock);
-    if (threads <= 1 || shares <= 1 || !only.owns_lock()) {
+    std::unique_lock only(callers_, std::defer_lock);  // not asked for by work of one thread, which may be within a share
+    if (threads <= 1 || shares <= 1 || !only.try_lock()) {
       for (int64_t share = 0; share < shares; ++share) work(share);
       return;
     }

@@ -13,6 +13,7 @@
 #include <array>
 #include <cmath>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "crew.h"
@@ -35,7 +36,7 @@ struct Mlp {  // layer l is [rows, width[l]] -> [rows, width[l + 1]]
   float* hidden[kMaxLayers];  // outputs of the layers; null: not kept
   const float* grad_out;
   float* grad_x;  // null: not wanted
-  float* grad_weight[kMaxLayers];
+  float* grad_weight[kMaxLayers];  // all null: only grad_x is wanted
   float* grad_bias[kMaxLayers];
 };
 
@@ -84,6 +85,33 @@ struct PpoLoss {
   float* grad_value;
 };
 
+struct Squashed {  // actions tanh(mean + deviation * noise) and their log-densities; row r of what has a step begins at r * step
+  int64_t rows, reals;
+  const float* params;  // means, then the logarithms of the deviations
+  int64_t params_step;
+  const float* noise;   // [rows, reals]
+  float least, most;    // bounds of the logarithms
+  float* action;
+  int64_t action_step;
+  float* logprob;             // [rows]
+  const float* grad_action;   // as action
+  const float* grad_logprob;  // [rows]
+  float* grad_params;         // as params, zeros for what belongs to neither
+};
+
+struct Adam {
+  int64_t count;
+  float* weight;
+  const float* grad;  // null: zeros
+  float* mean;
+  float* square;
+  const float* root;          // of `square`
+  float rate1, beta2, rate2;  // 1 - beta1, beta2, 1 - beta2
+  float undo, eps;            // what the root is multiplied by, and what is added to it
+  float step;                 // what mean / root is multiplied by
+  float decay;                // what a weight is multiplied by first
+};
+
 inline constexpr int kLossParts = 5;  // policy, value, entropy, kl, clip fraction
 using LossSums = std::array<double, kLossParts>;
 
@@ -112,6 +140,11 @@ struct Kernels {
   int64_t (*loss_floats)(int64_t choices);
   void (*sample_rows)(const Sample&, int64_t low, int64_t high, float* scratch);
   void (*ppo_rows)(const PpoLoss&, int64_t low, int64_t high, double* sums, float* scratch);
+
+  void (*squash)(const Squashed&);
+  void (*squash_gradients)(const Squashed&);
+  void (*adam_means)(const Adam&);
+  void (*adam_follow)(const Adam&);
 };
 
 #define FUGU_SET "learn_set.h"
@@ -143,10 +176,10 @@ inline void mlp_backward(const Mlp& m, const Kernels& kernels, int threads) {
   Crew::instance().run(shares, threads, [&](int64_t share) {
     Scratch<Use::kShare> scratch(kernels.mlp_backward_floats(m));
     const int64_t low = share * per_share;
-    std::fill_n(sum + share * sums, sums, 0.0f);
+    if (m.grad_weight[0]) std::fill_n(sum + share * sums, sums, 0.0f);
     kernels.mlp_backward(m, packed, low, std::min(m.rows, low + per_share), sum + share * sums, scratch.take(0));
   });
-  kernels.mlp_gather(m, shares, sum);
+  if (m.grad_weight[0]) kernels.mlp_gather(m, shares, sum);
 }
 
 inline void lstm_forward(const Lstm& m, const Kernels& kernels, int threads) {

@@ -95,11 +95,53 @@ static void add_columns(const float* from, int64_t step, int64_t columns, int64_
   }
 }
 
-// Panel `panel` of a [depth, columns] matrix, element (k, column) at from[k * k_step + column * column_step], zeros beyond.
+// Exchanges, in every square of 2 kStep rows and columns, the upper right quarter with the lower left one.
+template <int kStep, int... kLane>
+FUGU_INLINE void exchange(Floats* rows, std::integer_sequence<int, kLane...>) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    if (i & kStep) continue;
+    const Floats a = rows[i], b = rows[i + kStep];
+    rows[i] = __builtin_shufflevector(a, b, (kLane & kStep ? kLanes + kLane - kStep : kLane)...);
+    rows[i + kStep] = __builtin_shufflevector(a, b, (kLane & kStep ? kLanes + kLane : kLane + kStep)...);
+  }
+}
+
+// to[column * to_step + row] = from[row * from_step + column].
+static void transpose(const float* from, int64_t from_step, int64_t rows, int64_t columns, float* to, int64_t to_step) {
+  constexpr std::make_integer_sequence<int, kLanes> lanes{};
+  const int64_t whole_rows = rows / kLanes * kLanes, whole_columns = columns / kLanes * kLanes;
+  for (int64_t row = 0; row < whole_rows; row += kLanes)
+    for (int64_t column = 0; column < whole_columns; column += kLanes) {
+      Floats square[kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) square[i] = load(from + (row + i) * from_step + column);
+      exchange<1>(square, lanes);
+      exchange<2>(square, lanes);
+#if FUGU_LANES > 4
+      exchange<4>(square, lanes);
+#endif
+#if FUGU_LANES > 8
+      exchange<8>(square, lanes);
+#endif
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) store(to + (column + i) * to_step + row, square[i]);
+    }
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t column = row < whole_rows ? whole_columns : 0; column < columns; ++column)
+      to[column * to_step + row] = from[row * from_step + column];
+}
+
+// Panel `panel` of a [depth, columns] matrix, element (k, column) at from[k * k_step + column * column_step], one of the steps 1;
+// zeros beyond.
 static void pack(const float* from, int64_t k_step, int64_t column_step, int64_t depth, int64_t columns, int64_t panel, float* to) {
   const int64_t low = panel * kPanel, width = columns - low < kPanel ? columns - low : kPanel;
-  for (int64_t k = 0; k < depth; ++k, to += kPanel) {
-    for (int64_t j = 0; j < width; ++j) to[j] = from[k * k_step + (low + j) * column_step];
-    for (int64_t j = width; j < kPanel; ++j) to[j] = 0;
+  if (width < kPanel)
+    for (int64_t k = 0; k < depth; ++k)
+      for (int64_t j = width; j < kPanel; ++j) to[k * kPanel + j] = 0;
+  if (column_step != 1) return transpose(from + low * column_step, column_step, width, depth, to, kPanel);
+  for (int64_t k = 0; k < depth; ++k, from += k_step, to += kPanel) {
+    store_some(to, load_some(from + low, width), width);
+    if (width > kLanes) store_some(to + kLanes, load_some(from + low + kLanes, width - kLanes), width - kLanes);
   }
 }

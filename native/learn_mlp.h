@@ -24,13 +24,15 @@ static int64_t mlp_packed_floats(const Mlp& m) {
   return floats;
 }
 
-// Per layer: its bias padded, weight^T in panels, and for the backward pass the weight in panels.
+// Per layer: its bias padded and weight^T in panels, which the forward pass reads, and the weight in panels for the backward pass.
 static void mlp_pack(const Mlp& m, bool backward, float* to) {
   for (int l = 0; l < m.layers; ++l) {
     const int64_t in = m.width[l], out = m.width[l + 1];
-    for (int64_t j = 0; j < padded(out); ++j) to[j] = j < out ? m.bias[l][j] : 0;
-    to += padded(out);
-    for (int64_t p = 0; p < panels(out); ++p, to += in * kPanel) pack(m.weight[l], 1, in, in, out, p, to);
+    if (!backward) {
+      for (int64_t j = 0; j < padded(out); ++j) to[j] = j < out ? m.bias[l][j] : 0;
+      for (int64_t p = 0; p < panels(out); ++p) pack(m.weight[l], 1, in, in, out, p, to + padded(out) + p * in * kPanel);
+    }
+    to += padded(out) * (in + 1);
     if (backward)
       for (int64_t p = 0; p < panels(in); ++p) pack(m.weight[l], in, 1, out, in, p, to + p * out * kPanel);
     to += padded(in) * out;
@@ -90,7 +92,7 @@ static void mlp_through(const float* delta, int64_t delta_step, int64_t out, con
           });
 }
 
-// Adds what rows [low, high) give to `sums`; writes their part of m.grad_x where it is asked for.
+// Adds what rows [low, high) give to `sums`, if the gradients of the weights are asked for; writes their part of m.grad_x likewise.
 static void mlp_backward(const Mlp& m, const float* packed, int64_t low, int64_t high, float* sums, float* scratch) {
   float* delta = scratch;
   float* next = scratch + kTile * spread(m.widest);
@@ -111,8 +113,10 @@ static void mlp_backward(const Mlp& m, const float* packed, int64_t low, int64_t
       const float* input = l > 0 ? m.hidden[l - 1] + row * in : m.x + row * in;
       weight -= padded(in) * out;
       sum -= padded(out) * (in + 1);
-      add_transposed_product(input, in, in, delta, spread(out), out, rows, sum);
-      add_columns(delta, spread(out), out, rows, sum + padded(out) * in);
+      if (m.grad_weight[l]) {
+        add_transposed_product(input, in, in, delta, spread(out), out, rows, sum);
+        add_columns(delta, spread(out), out, rows, sum + padded(out) * in);
+      }
       if (l > 0) {
         if (m.activation[l - 1] == Activation::kTanh)
           mlp_through<Activation::kTanh>(delta, spread(out), out, weight, in, rows, input, next, spread(in), true);
@@ -136,8 +140,7 @@ static void mlp_gather(const Mlp& m, int64_t shares, float* sums) {
     for (int64_t i = 0; i < floats; i += kLanes) store(sums + i, load(sums + i) + load(sums + share * floats + i));
   for (int l = 0; l < m.layers; ++l) {
     const int64_t in = m.width[l], out = m.width[l + 1];
-    for (int64_t j = 0; j < out; ++j)
-      for (int64_t i = 0; i < in; ++i) m.grad_weight[l][j * in + i] = sums[i * padded(out) + j];
+    transpose(sums, padded(out), in, out, m.grad_weight[l], in);
     sums += padded(out) * in;
     for (int64_t j = 0; j < out; ++j) m.grad_bias[l][j] = sums[j];
     sums += padded(out);

@@ -12,7 +12,7 @@ namespace fugu::learn {
 // Shares of `per_share` rows.
 inline int64_t shares_of(int64_t rows, int64_t per_share) { return (rows + per_share - 1) / per_share; }
 
-enum class Use { kCall, kShare };
+enum class Use { kUpdate, kCall, kShare };
 
 template <Use kUse>
 class Scratch {

@@ -4,6 +4,8 @@
 #include "learn_mlp.h"
 #include "learn_lstm.h"
 #include "learn_loss.h"
+#include "learn_squashed.h"
+#include "learn_adam.h"
 
 static constexpr Kernels kernels{
     .mlp_packed_floats = mlp_packed_floats,
@@ -28,5 +30,9 @@ static constexpr Kernels kernels{
     .loss_floats = loss_floats,
     .sample_rows = sample_rows,
     .ppo_rows = ppo_rows,
+    .squash = squash,
+    .squash_gradients = squash_gradients,
+    .adam_means = adam_means,
+    .adam_follow = adam_follow,
 };
 #undef FUGU_INLINE

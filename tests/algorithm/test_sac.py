@@ -19,11 +19,14 @@ from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 import fugu
 import fugu.gpu
+import fugu.native
+from fugu.algorithm.parts.soft import rows_of, soft_losses
 from fugu.algorithm.sac import SAC, Judge, Judges, SACConfig, SACSettings
 from fugu.errors import ConfigError
 from fugu.policy.actor_critic import make_policy
 from fugu.policy.config import PolicyConfig
 from fugu.policy.squashed import LARGEST_LOG_STD, Squashed
+from fugu.ranks import ALONE
 from fugu.rollout.acting import Seen
 from fugu.rollout.batch import Batch
 from fugu.rollout.config import ReplayConfig
@@ -238,9 +241,14 @@ def by_the_paper(algorithm: SAC, batch: Batch) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("space", [BOX, gs.Discrete(3)], ids=["numbers", "choice"])
-def test_an_update_is_that_of_the_paper(space):
+@pytest.mark.parametrize(
+    "space, natively", [(BOX, False), (BOX, True), (gs.Discrete(3), False)], ids=["numbers", "numbers natively", "choice"]
+)
+def test_an_update_is_that_of_the_paper(space, natively):
     algorithm = made(space, gamma=0.9, tau=0.1, temperature=0.4, critic_rate=0.5)
+    if natively:
+        algorithm.native = soft_losses(algorithm.policy, algorithm.critic, algorithm.slow)
+        assert algorithm.native is not None
     for p in (*algorithm.critic.parameters(), *algorithm.policy.parameters()):
         p.data += 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel()))
     twin = copy.deepcopy(algorithm)
@@ -264,9 +272,9 @@ def test_rows_count_by_their_importance_and_errors_go_back_as_priorities():
         Origin(lambda columns, which: taken.update(columns)),
     )
     loss = next(algorithm.losses(whole))[0].item()
-    rows = algorithm._rows(batch)
+    rows = rows_of(whole, ALONE)
     error = algorithm.critic(algorithm._seen(rows.obs), None).gather(-1, rows.action.expand(2, -1, -1)).squeeze(-1)
-    error = (error - algorithm._target(batch, rows)) * rows.valid
+    error = (error - algorithm._target(rows)) * rows.valid
     weight = torch.linspace(0, 1, 10).repeat_interleave(2) / rows.valid.sum()
     assert loss == pytest.approx((0.5 * weight * error.square()).sum().item(), rel=1e-5)
     torch.testing.assert_close(taken["priority"], error.detach().abs().mean(0).view(10, 2).mean(1))
@@ -441,6 +449,18 @@ def test_structured_observations_and_actions_are_learned_from(normalize, tmp_pat
     seen, trainer = run(config_of("tests.algorithm.test_sac:Pictures", steps=160, **changes), tmp_path)
     assert all(math.isfinite(value) for row in seen for value in row.values()) and len(seen) >= 6
     assert trainer.algorithm.policy.distribution.reals == 3
+
+
+def test_a_training_on_a_cpu_computes_losses_natively_and_comes_to_what_torch_does(tmp_path, monkeypatch):
+    if fugu.native.native is None:
+        pytest.skip("the native core is not built")
+    config = config_of("Pendulum-v1", steps=300, **{"replay.ratio": 8, "policy.normalize_observation": True})
+    found, fast = run(config, tmp_path / "native")
+    monkeypatch.setattr("fugu.trainer.fuse.soft_losses", lambda *networks: None)
+    expected, plain = run(config, tmp_path / "torch")
+    assert fast.algorithm.native is not None and plain.algorithm.native is None and len(found) == len(expected) > 10
+    for mine, theirs in zip(found[:5], expected[:5], strict=True):
+        assert mine == pytest.approx(theirs, rel=2e-3, abs=1e-5)
 
 
 class Forbidding(Bandit):

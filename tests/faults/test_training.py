@@ -109,6 +109,35 @@ def test_a_killed_and_resumed_run_writes_the_same_metrics(env, extra, tmp_path):
     assert whole == resumed and len(whole.splitlines()) > 50
 
 
+MILLION = [
+    *("--algorithm", "sac", "--steps", "1240000", "--num-envs", "1000", "--hidden", "32", "32", "--minibatch", "256"),
+    *("--replay.size", "1000000", "--replay.start", "1000000", "--replay.every", "10", "--replay.ratio", "1", "--epochs", "1"),
+    *("--threads", "1", "--vector.num-workers", "1", "--checkpoint.every", "8", "--log.board", "off"),
+]
+
+
+@pytest.mark.slow
+def test_a_run_with_a_replay_of_a_million_rows_that_is_killed_goes_on_exactly(tmp_path):
+    for folder in ("whole", "killed"):
+        (tmp_path / folder).mkdir()
+    code, said = finish(fugu("train", "pendulum", *MILLION, cwd=tmp_path / "whole"))
+    assert code == 0, said
+    process = fugu("train", "pendulum", *MILLION, cwd=tmp_path / "killed")
+    wait_for(lambda: list((tmp_path / "killed").glob("runs/*/checkpoints/step_*/MANIFEST.json")), 60)
+    time.sleep(random.uniform(0, 0.3))
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    pages = only_run(tmp_path / "killed") / "checkpoints" / "pages"
+    assert sum(page.stat().st_size for page in pages.iterdir()) > 1_000_000 * 4 * (3 + 1 + 1)
+    code, said = finish(fugu("train", "--resume", "latest", cwd=tmp_path / "killed"))
+    assert code == 0, said
+    whole, resumed = ((only_run(tmp_path / folder) / "metrics.jsonl").read_bytes() for folder in ("whole", "killed"))
+    rows = [json.loads(line) for line in whole.splitlines()]
+    assert whole == resumed and len(rows) == 24 and rows[-1]["learned"] == 24 * 39 * 256
+    assert len({row["loss/value"] for row in rows}) == 24
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_names_the_way_on(number, code, tmp_path):

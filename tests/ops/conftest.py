@@ -33,6 +33,10 @@ NAMES = (
     "observe_backward",
     "roll",
     "laprop",
+    "soft_critics",
+    "soft_policy",
+    "adam_means",
+    "adam_follow",
 )
 
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from fugu.native import native
 from fugu.ops.adam import Adam
 
 SETTINGS = {"betas": (0.8, 0.95), "eps": 1e-5}
@@ -36,6 +37,24 @@ def test_adam_takes_the_steps_of_torchs_adamw(weight_decay: float) -> None:
         adam.step()
         torchs.step()
     torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_native_steps_are_torchs_to_the_bit(weight_decay: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    if native is None:
+        pytest.skip("the native core is not built")
+    one, other = ([*parameters(), torch.nn.Parameter(torch.linspace(-1, 1, 70_001))] for _ in range(2))
+    adam, plain = (Adam(each, learning_rate=1e-2, weight_decay=weight_decay, **SETTINGS) for each in (one, other))
+    for step in range(5):
+        give_gradients(step, one, other)
+        one[1].grad = other[1].grad = None
+        one[0].grad = one[0].grad.t().contiguous().t()
+        adam.step()
+        with monkeypatch.context() as patch:
+            patch.setattr("fugu.native.native", None)
+            plain.step()
+    assert all(torch.equal(p, q) for p, q in zip(one, other, strict=True))
+    assert all(torch.equal(adam.state()[name], plain.state()[name]) for name in ("steps", "mean", "square"))
 
 
 def test_adam_goes_on_from_its_state() -> None:

@@ -49,6 +49,17 @@ def test_mlp_leaves_out_the_gradient_of_its_input_when_nobody_wants_it(instructi
     torch.testing.assert_close(weight.grad.double(), exact.grad, rtol=1e-4, atol=1e-4)
 
 
+def test_mlp_computes_the_gradient_of_its_input_alone_where_its_weights_are_given(instructions):
+    x, *parameters = random(100, 23), *layers(23, 64, 64, 1)
+    weights, biases = parameters[:3], parameters[3:]
+    wanted = x.clone().requires_grad_()
+    mlp(wanted, weights, biases, "relu", last="none").sum().backward()
+    exact = x.double().requires_grad_()
+    mlp_reference(exact, [w.double() for w in weights], [b.double() for b in biases], "relu", last="none").sum().backward()
+    torch.testing.assert_close(wanted.grad.double(), exact.grad, rtol=1e-4, atol=1e-5)
+    assert all(p.grad is None for p in parameters)
+
+
 def test_mlp_takes_tensors_that_are_not_contiguous(instructions):
     x, weight, bias = random(4, 50).t(), random(4, 16).t(), random(32)[::2]
     torch.testing.assert_close(

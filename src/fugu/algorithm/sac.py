@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fugu.algorithm.contract import Algorithm, Metrics, greedy_is_mode
+from fugu.algorithm.parts.soft import Rows, SoftLosses, rows_of
 from fugu.algorithm.settings import Settings
 from fugu.algorithm.setup import Setup, seeded
 from fugu.errors import ConfigError
@@ -96,18 +97,6 @@ class Judges(nn.ModuleList):
         return torch.stack([judge(obs, action) for judge in self])
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The rows of a minibatch, one after the other."""
-
-    obs: Tensor
-    action: Tensor
-    action_mask: Tensor | None
-    weight: Tensor
-    """[rows] share in a mean over all rows of all ranks; 0 where there is nothing to learn"""
-    valid: Tensor
-
-
 class SAC(Algorithm):
     Config = SACSettings
 
@@ -124,6 +113,8 @@ class SAC(Algorithm):
         default = c.target_share * math.log(actions.choices) if actions.choices else -float(actions.reals)
         self.target_entropy = default if c.target_entropy is None else c.target_entropy
         self.rates = {"critic": c.critic_rate}
+        self.native: SoftLosses | None = None
+        """computes the losses natively where that is possible; None: torch does"""
 
     @classmethod
     def build(cls, setup: Setup) -> SAC:
@@ -156,18 +147,17 @@ class SAC(Algorithm):
         return Act(actions.to_env(action), columns={"action": action})
 
     def losses(self, batch: Batch) -> Iterator[tuple[Tensor, Metrics]]:
-        rows = self._rows(batch)
-        target = self._target(batch, rows)
-        yield self._critic_loss(batch, rows, target)
-        self._let_learn(False)  # the policy's gradient passes through the critics
+        rows = rows_of(batch, self.ranks)
+        loss, found, error = self._critic_loss(rows)
+        if "importance" in batch:
+            batch.hand_back(priority=error.abs().mean(0).view(batch.segments, -1).mean(1))
+        yield loss, {"loss/value": loss.detach(), "loss/q": (rows.share * found.mean(0)).sum()}
         loss, entropy = self._policy_loss(rows)
-        self._let_learn(True)
-        mean_entropy = (rows.weight * entropy.detach()).sum()
-        yield loss, {"loss/policy": loss.detach(), "loss/entropy": mean_entropy}
+        yield loss, {"loss/policy": loss.detach(), "loss/entropy": entropy}
         if self.config.learn_temperature:
-            share = rows.weight.sum()  # of all ranks' rows
+            share = rows.share.sum()  # of all ranks' rows
             yield (
-                self.log_temperature * (mean_entropy - share * self.target_entropy),
+                self.log_temperature * (entropy - share * self.target_entropy),
                 {"loss/temperature": share * self._temperature},
             )
         self._follow()
@@ -176,35 +166,17 @@ class SAC(Algorithm):
         self.policy.observe(batch["obs"], batch["mask"])
         return {}
 
-    # --- rows, targets and losses ---
+    # --- targets and losses ---
 
     @property
     def _temperature(self) -> Tensor:
         return self.log_temperature.detach().exp()
 
-    def _rows(self, batch: Batch) -> Rows:
-        """Flatten a minibatch. An agent that waits after its action has no row yet from which its value could be told."""
-        ended = batch["terminated"] | batch["truncated"]
-        acts_next = torch.cat([batch["mask"][:, 1:], batch["acts_after"][:, None]], 1)
-        valid = batch["mask"] & (ended | acts_next)
-        weight = valid / self.ranks.sum(valid.sum()).clamp(min=1)
-        mask = batch.get("action_mask")
-        return Rows(
-            batch["obs"].flatten(0, 1),
-            batch["action"].flatten(0, 1),
-            None if mask is None else mask.flatten(0, 1),
-            weight.flatten(),
-            valid.flatten(),
-        )
-
     @torch.no_grad()
-    def _target(self, batch: Batch, rows: Rows) -> Tensor:
+    def _target(self, rows: Rows) -> Tensor:
         """Return what critics should say, ``[rows]``."""
-        obs, mask = (_next(batch, name) for name in ("obs", "action_mask"))
-        assert obs is not None
-        value = self._value(self.slow, obs, mask)
-        reward, goes_on = batch["reward"].flatten(), ~batch["terminated"].flatten()
-        return torch.where(rows.valid, reward + self.config.gamma * torch.where(goes_on, value, 0.0), 0.0)
+        value = self._value(self.slow, rows.next_obs, rows.next_mask)
+        return torch.where(rows.valid, rows.reward + self.config.gamma * torch.where(rows.terminated, 0.0, value), 0.0)
 
     def _value(self, critic: nn.Module, obs: Tensor, mask: Tensor | None) -> Tensor:
         """Return the soft value of the policy, the lower one of the critics', ``[rows]``."""
@@ -216,22 +188,23 @@ class SAC(Algorithm):
         logp = actions.logits(params, mask).log_softmax(-1)
         return (logp.exp() * (critic(seen, None).amin(0) - self._temperature * logp)).sum(-1)
 
-    def _critic_loss(self, batch: Batch, rows: Rows, target: Tensor) -> tuple[Tensor, Metrics]:
-        seen = self._seen(rows.obs)
+    def _critic_loss(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss of the critics, what they say, and what that is off by, ``[critics, rows]``."""
+        if self.native is not None:
+            return self.native.critics(rows, self._temperature.item(), self.config.gamma, self.generator)
+        target, seen = self._target(rows), self._seen(rows.obs)
         if self.policy.distribution.reals:
             found = self.critic(seen, rows.action)
         else:
             found = self.critic(seen, None).gather(-1, rows.action.expand(2, -1, -1)).squeeze(-1)
         error = torch.where(rows.valid, found - target, 0.0)
-        weight = rows.weight
-        if "importance" in batch:
-            weight = weight * batch["importance"].repeat_interleave(batch.horizon)
-            batch.hand_back(priority=error.detach().abs().mean(0).view(batch.segments, -1).mean(1))
-        loss = 0.5 * (weight * error.square()).sum()
-        return loss, {"loss/value": loss.detach(), "loss/q": (rows.weight * found.detach().mean(0)).sum()}
+        return 0.5 * (rows.weight * error.square()).sum(), found.detach(), error.detach()
 
     def _policy_loss(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return the loss of the policy, and its entropy by row."""
+        """Return the loss of the policy, and its mean entropy."""
+        if self.native is not None:
+            return self.native.actor(rows, self._temperature.item(), self.generator)
+        self._let_learn(False)  # the gradient passes through the critics
         actions, params = self.policy.distribution, self._params(rows.obs)
         seen = self._seen(rows.obs)
         if actions.reals:
@@ -241,7 +214,9 @@ class SAC(Algorithm):
             logp = actions.logits(params, rows.action_mask).log_softmax(-1)
             entropy = -(logp.exp() * logp).sum(-1)
             value = (logp.exp() * self.critic(seen, None).amin(0)).sum(-1)
-        return -(rows.weight * (value + self._temperature * entropy)).sum(), entropy
+        self._let_learn(True)
+        loss = -(rows.share * (value + self._temperature * entropy)).sum()
+        return loss, (rows.share * entropy.detach()).sum()
 
     def _params(self, obs: Tensor) -> Tensor:
         return self.policy(obs, None, torch.zeros(len(obs), dtype=torch.bool, device=obs.device)).params
@@ -257,10 +232,3 @@ class SAC(Algorithm):
     def _let_learn(self, learn: bool) -> None:
         for weight in self._weights:
             weight.requires_grad = learn
-
-
-def _next(batch: Batch, name: str) -> Tensor | None:
-    """Return a column of the rows after those of a batch, ``[rows, ...]``."""
-    if name not in batch:
-        return None
-    return torch.cat([batch[name][:, 1:], batch[f"{name}_after"][:, None]], 1).flatten(0, 1)

@@ -13,8 +13,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from fugu import native as core
 from fugu.errors import FuguError
 from fugu.gpu import use
+from fugu.ops.mlp import Arrays
 
 TENSORS, ALIGN = 128, 32
 """how many gradients a call takes as they lie, and the multiple each parameter starts at; as in adam.h"""
@@ -39,7 +41,7 @@ def make_adam(
 
 
 class Adam:
-    """Adam with torch, on any device: a dozen calls however many layers there are."""
+    """Adam on any device, with torch in a dozen calls however many layers there are, or natively on a CPU."""
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class Adam:
         weight_decay: float,
     ) -> None:
         self.parameters = list(parameters)
+        self._arrays = Arrays(self.parameters)
         self.learning_rate, self.betas, self.eps, self.weight_decay = learning_rate, betas, eps, weight_decay
         self.sizes = [p.numel() for p in self.parameters]
         first = self.parameters[0]
@@ -65,16 +68,29 @@ class Adam:
         """Follow the gradients that the parameters have; one without counts as 0."""
         self.steps += 1
         beta1, beta2 = self.betas
+        undo, change = (1 - beta2**self.steps) ** -0.5, -self.learning_rate / (1 - beta1**self.steps)  # both means start at 0
+        decay = 1 - self.learning_rate * self.weight_decay
+        if core.native is not None and self._arrays.plain:
+            self._step_natively(undo, change, decay)
+            return
         grad = torch.cat([torch.zeros_like(p).view(-1) if p.grad is None else p.grad.reshape(-1) for p in self.parameters])
         self.mean.lerp_(grad, 1 - beta1)
         self.square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        # both means start at 0; these factors undo it
-        deviation = self.square.sqrt().mul_((1 - beta2**self.steps) ** -0.5).add_(self.eps)
-        change = torch.div(self.mean, deviation, out=deviation).mul_(-self.learning_rate / (1 - beta1**self.steps))
-        for p, part in zip(self.parameters, change.split(self.sizes), strict=True):
+        deviation = self.square.sqrt().mul_(undo).add_(self.eps)
+        steps = torch.div(self.mean, deviation, out=deviation).mul_(change)
+        for p, part in zip(self.parameters, steps.split(self.sizes), strict=True):
             if self.weight_decay:
-                p.mul_(1 - self.learning_rate * self.weight_decay)
+                p.mul_(decay)
             p.add_(part.view(p.shape))
+
+    def _step_natively(self, undo: float, change: float, decay: float) -> None:
+        """Do the same in two passes. The root is torch's, whose last bit is not always that of the processor's, so that steps are the
+        same to the bit."""
+        beta1, beta2 = self.betas
+        grads = [None if p.grad is None else p.grad.contiguous().numpy() for p in self.parameters]
+        mean = self.mean.numpy()
+        core.native.adam_means(grads, self.sizes, mean, self.square.numpy(), 1 - beta1, beta2, 1 - beta2)
+        core.native.adam_follow(self._arrays(), mean, self.square.sqrt().numpy(), undo, self.eps, change, decay)
 
     def state(self) -> dict[str, Tensor]:
         return {"steps": torch.tensor(self.steps), "mean": self.mean, "square": self.square}

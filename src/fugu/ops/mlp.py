@@ -54,8 +54,6 @@ def mlp(
         return mlp_reference(x, weights, biases, activation, last=last)
     numbers = [ACTIVATIONS[name] for name in activations]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *weights, *biases)):
-        if not any(tensor.requires_grad for tensor in (*weights, *biases)):  # the kernel would compute their gradients too
-            return mlp_reference(x, weights, biases, activation, last=last)
         return _Mlp.apply(x, numbers, *weights, *biases)
     out = x.new_empty(x.shape[0], weights[-1].shape[0])
     threads = core.threads or torch.get_num_threads()
@@ -103,7 +101,8 @@ class _Mlp(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         layers = len(ctx.activations)
         x, *rest = ctx.saved_tensors
-        grads = [torch.empty_like(parameter) for parameter in rest[: 2 * layers]]
+        wanted = any(ctx.needs_input_grad[2:])  # of the weights: all or none
+        grads = [torch.empty_like(parameter) for parameter in rest[: 2 * layers]] if wanted else []
         grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         arrays, grad_arrays = _arrays(rest), _arrays(grads)
         core.native.mlp_backward(
@@ -114,11 +113,11 @@ class _Mlp(torch.autograd.Function):
             ctx.activations,
             _array(grad_out),
             None if grad_x is None else _array(grad_x),
-            grad_arrays[:layers],
-            grad_arrays[layers:],
+            grad_arrays[: len(grads) // 2],
+            grad_arrays[len(grads) // 2 :],
             core.threads or torch.get_num_threads(),
         )
-        return (grad_x, None, *grads)
+        return (grad_x, None, *grads) if wanted else (grad_x,) + (None,) * (1 + 2 * layers)
 
 
 def _array(tensor: Tensor) -> np.ndarray:
@@ -128,3 +127,31 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 def _arrays(tensors: Sequence[Tensor]) -> list[np.ndarray]:
     return [_array(tensor) for tensor in tensors]
+
+
+class Arrays:
+    """Parameters, and the arrays that kernels take for them: they share memory, and are made anew only if a parameter is given another
+    one."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = list(tensors)
+        self._places: list[int] = []
+        self._arrays: list[np.ndarray] = []
+        self._plain = False
+
+    def __call__(self) -> list[np.ndarray]:
+        self._look()
+        return self._arrays
+
+    @property
+    def plain(self) -> bool:
+        """True if all are float32 without gaps in the memory of the CPU."""
+        self._look()
+        return self._plain
+
+    def _look(self) -> None:
+        places = [tensor.data_ptr() for tensor in self.tensors]
+        if places != self._places:
+            self._places = places
+            self._plain = all(t.is_cpu and t.dtype is torch.float32 and t.is_contiguous() for t in self.tensors)
+            self._arrays = [tensor.detach().numpy() for tensor in self.tensors] if self._plain else []

@@ -52,7 +52,8 @@ class Ring:
                     kept[:, slot] = True
                 start = stop
         self.end += steps - skipped
-        self._end_what_was_cut_off(before)
+        if columns["first"].any():
+            self._end_what_was_cut_off(before)
 
     def _end_what_was_cut_off(self, start: int) -> None:
         """Put ends where the rows from ``start`` on do not follow from those before them."""

@@ -1,10 +1,11 @@
-"""Parts of algorithms that can be swapped for faster ones on a GPU, and when. An algorithm that is unknown here stays as it is."""
+"""Parts of algorithms that can be swapped for faster ones, and when. An algorithm that is unknown here stays as it is."""
 
 from __future__ import annotations
 
 import contextlib
 
 from fugu.algorithm.contract import Algorithm
+from fugu.algorithm.parts.soft import soft_losses
 from fugu.errors import ConfigError
 from fugu.rollout.device import Whole
 from fugu.trainer.config import TrainConfig
@@ -14,8 +15,13 @@ from fugu.vector.vecenv import VecEnv
 
 
 def fuse(algorithm: Algorithm, config: TrainConfig, vec: VecEnv | DeviceVec) -> Whole | None:
-    """Let PPO of a small network learn in a few kernels. Returns a function that plays a whole horizon in one kernel, if there is
-    one."""
+    """Let PPO and SAC of a small network learn in a few kernels. Returns a function that plays a whole horizon in one kernel, if there
+    is one."""
+    from fugu.algorithm.sac import SAC
+
+    if isinstance(algorithm, SAC):
+        algorithm.native = soft_losses(algorithm.policy, algorithm.critic, algorithm.slow)
+        return None
     if config.precision == "bf16" or algorithm.ranks.size > 1:  # kernels weigh rows of one rank
         return None
     from fugu.algorithm.parts.fused import Fused, FusedSurrogate

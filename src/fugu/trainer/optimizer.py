@@ -194,7 +194,10 @@ class Part:
         return any(p.grad is not None for p in self.parameters)
 
     def norm(self) -> Tensor:
-        return nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        grads = [p.grad for p in self.parameters if p.grad is not None]
+        if len({(grad.device, grad.dtype) for grad in grads}) > 1:
+            return nn.utils.get_total_norm(grads)
+        return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))  # the same, without sorting them by device
 
     def step(self, norm: Tensor, length: float) -> None:
         """Follow the gradient, whose length is given as a tensor and as a number."""
