@@ -39,7 +39,7 @@ void bound_norm_forward(const In& x, const In& scale, float epsilon, const Out& 
   m.inverse = checked(inverse, {m.rows}, "inverse");
   const Kernels& kernels = kernels_called(set);
   nb::gil_scoped_release release;
-  norm_forward(m, kernels, threads);
+  in_shares(kernels.norm_rows, m, threads);
 }
 
 void bound_norm_backward(const In& x, const In& scale, const Out& inverse, const In& grad_y, const Out& grad_x, const Out& grad_scale,
@@ -138,7 +138,7 @@ void bound_two_hot_loss(const In& logits, const In& bins, const In& target, cons
   const Kernels& kernels = kernels_called(set);
   nb::gil_scoped_release release;
   two_hot_rows(m, kernels, threads);
-  two_hot_losses(m, kernels, threads);
+  in_shares(kernels.two_hot_losses, m, threads);
 }
 
 void bound_two_hot_backward(const In& logits, const In& bins, const In& target, const Out& log_sum, const In& grad_loss,
@@ -151,7 +151,34 @@ void bound_two_hot_backward(const In& logits, const In& bins, const In& target, 
   m.grad_logits = checked(grad_logits, {m.rows, m.count}, "grad_logits");
   const Kernels& kernels = kernels_called(set);
   nb::gil_scoped_release release;
-  two_hot_gradients(m, kernels, threads);
+  in_shares(kernels.two_hot_gradients, m, threads);
+}
+
+Divergence divergence_of(const In& p, const In& q) {
+  Divergence m{.rows = axis(p, 0), .count = axis(p, 1)};
+  m.p = checked(p, {m.rows, m.count}, "p");
+  m.q = checked(q, {m.rows, m.count}, "q");
+  return m;
+}
+
+void bound_divergence(const In& p, const In& q, const Out& divergence, int threads, const std::string& set) {
+  Divergence m = divergence_of(p, q);
+  m.divergence = checked(divergence, {m.rows}, "divergence");
+  const Kernels& kernels = kernels_called(set);
+  nb::gil_scoped_release release;
+  in_shares(kernels.divergence_rows, m, threads);
+}
+
+void bound_divergence_backward(const In& p, const In& q, const In& weight_p, const In& weight_q, const Out& grad_p, const Out& grad_q,
+                               int threads, const std::string& set) {
+  Divergence m = divergence_of(p, q);
+  m.weight_p = checked(weight_p, {m.rows}, "weight_p");
+  m.weight_q = checked(weight_q, {m.rows}, "weight_q");
+  m.grad_p = checked(grad_p, {m.rows, m.count}, "grad_p");
+  m.grad_q = checked(grad_q, {m.rows, m.count}, "grad_q");
+  const Kernels& kernels = kernels_called(set);
+  nb::gil_scoped_release release;
+  in_shares(kernels.divergence_gradients, m, threads);
 }
 
 // `params`: weight, bias and scale of deter, stoch and the mix, and weight and bias of the gates.
@@ -305,6 +332,10 @@ void bind_world(nb::module_& m) {
         "log_sum"_a.noconvert(), "loss"_a.noconvert(), "threads"_a, "set"_a = "best");
   m.def("two_hot_backward", &bound_two_hot_backward, "logits"_a.noconvert(), "bins"_a.noconvert(), "target"_a.noconvert(),
         "log_sum"_a.noconvert(), "grad_loss"_a.noconvert(), "grad_logits"_a.noconvert(), "threads"_a, "set"_a = "best");
+  m.def("divergence", &bound_divergence, "p"_a.noconvert(), "q"_a.noconvert(), "divergence"_a.noconvert(), "threads"_a,
+        "set"_a = "best");
+  m.def("divergence_backward", &bound_divergence_backward, "p"_a.noconvert(), "q"_a.noconvert(), "weight_p"_a.noconvert(),
+        "weight_q"_a.noconvert(), "grad_p"_a.noconvert(), "grad_q"_a.noconvert(), "threads"_a, "set"_a = "best");
   m.def("observe_kept", &observe_kept, "deter"_a, "random"_a, "hidden"_a, "blocks"_a, "set"_a = "best",
         "Floats kept per row for the backward pass.");
   m.def("observe_forward", &bound_observe_forward, "params"_a.noconvert(), "epsilon"_a, "even"_a, "classes"_a, "action"_a.noconvert(),

@@ -27,21 +27,31 @@ static ObserveRows observe_rows(const Observe& m, float* memory) {
   return rows;
 }
 
-// Probabilities of `classes` classes, of which `even` are spread evenly, and the one-hot class that `uniform` falls on.
-FUGU_INLINE void mixed_draw(const float* logits, int64_t classes, float even, float uniform, float* chance, float* one_hot) {
-  float largest = logits[0], sum = 0.0f, before = 0.0f;
-  for (int64_t k = 1; k < classes; ++k) largest = logits[k] > largest ? logits[k] : largest;
-  for (int64_t k = 0; k < classes; k += kLanes) store_some(chance + k, exp(load_some(logits + k, classes - k) - largest), classes - k);
-  for (int64_t k = 0; k < classes; ++k) sum += chance[k];
-  const float share = (1.0f - even) / sum, floor = even / static_cast<float>(classes);
-  int64_t chosen = -1;
-  for (int64_t k = 0; k < classes; ++k) {
-    chance[k] = chance[k] * share + floor;
-    before += chance[k];
-    chosen = chosen < 0 && uniform < before ? k : chosen;
+// Of each variable of a row: probabilities of its `classes` classes, of which `even` are spread evenly, and the one-hot class on which
+// its uniform number falls. `one_hot` may be `logits`.
+static void mixed_draws(const float* logits, int64_t variables, int64_t classes, float even, const float* uniform, float* chance,
+                        float* one_hot) {
+  const int64_t count = variables * classes;
+  for (int64_t s = 0; s < count; s += classes) {
+    float largest = logits[s];
+    for (int64_t k = 1; k < classes; ++k) largest = logits[s + k] > largest ? logits[s + k] : largest;
+    for (int64_t k = 0; k < classes; ++k) chance[s + k] = logits[s + k] - largest;
   }
-  if (chosen < 0) chosen = classes - 1;
-  for (int64_t k = 0; k < classes; ++k) one_hot[k] = k == chosen ? 1.0f : 0.0f;
+  for (int64_t i = 0; i < count; i += kLanes) store_some(chance + i, exp(load_some(chance + i, count - i)), count - i);
+  const float floor = even / static_cast<float>(classes);
+  for (int64_t v = 0, s = 0; v < variables; ++v, s += classes) {
+    float sum = 0.0f, before = 0.0f;
+    for (int64_t k = 0; k < classes; ++k) sum += chance[s + k];
+    const float share = (1.0f - even) / sum;
+    int64_t chosen = 0;
+    for (int64_t k = 0; k < classes; ++k) {
+      chance[s + k] = chance[s + k] * share + floor;
+      before += chance[s + k];
+      chosen += before <= uniform[v];
+      one_hot[s + k] = 0.0f;
+    }
+    one_hot[s + (chosen < classes ? chosen : classes - 1)] = 1.0f;
+  }
 }
 
 static int64_t observe_packed_floats(const Observe& m) {
@@ -75,11 +85,9 @@ static void observe_forward(const Observe& m, float* scratch) {
       all_rows.inverse[t * n + r] = norm_row(plain + r * h, m.seen_scale, h, c.epsilon, hidden + r * h);
     float *chance = m.chance + t * n * z, *drawn = m.stoch + t * n * z;
     linear({hidden, h, 1}, panels_at(posterior, h), n, z, h, m.posterior_bias, 0, drawn, z);
+    const int64_t variables = z / m.classes;
     for (int64_t r = 0; r < n; ++r)
-      for (int64_t s = 0; s < z / m.classes; ++s) {
-        const int64_t at = r * z + s * m.classes;
-        mixed_draw(drawn + at, m.classes, m.even, m.uniform[(t * n + r) * (z / m.classes) + s], chance + at, drawn + at);
-      }
+      mixed_draws(drawn + r * z, variables, m.classes, m.even, m.uniform + (t * n + r) * variables, chance + r * z, drawn + r * z);
   }
 }
 

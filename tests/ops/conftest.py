@@ -28,6 +28,8 @@ NAMES = (
     "two_hot_mean",
     "two_hot_loss",
     "two_hot_backward",
+    "divergence",
+    "divergence_backward",
     "observe_kept",
     "observe_forward",
     "observe_backward",

@@ -8,12 +8,13 @@ from gymnasium import spaces as gs
 from torch.distributions import Categorical, kl_divergence
 from torch.nn import functional as F
 
+from fugu.ops.divergence import divergence
 from fugu.ops.norm import EPSILON
 from fugu.policy import rssm
 from fugu.policy.action_input import ActionInput
 from fugu.policy.config_world import SIZES
 from fugu.policy.distribution import Distribution
-from fugu.policy.rssm import RSSM, UNIMIX, Blocks, divergence, draw
+from fugu.policy.rssm import RSSM, UNIMIX, Blocks, draw
 
 SIZE = SIZES["tiny"]
 

@@ -145,11 +145,6 @@ def uniform(*shape: int, like: Tensor, generator: Generator | None) -> Tensor:
     return torch.rand(shape, generator=generator, dtype=torch.float32, device=like.device)
 
 
-def divergence(p: Tensor, q: Tensor) -> Tensor:
-    """Return ``KL(p || q) [*batch]``, summed over the variables."""
-    return (p * (p.log() - q.log())).sum((-2, -1))
-
-
 def trunc_normal(layer: nn.Linear, gain: float = 1.0) -> nn.Linear:
     """Give ``layer`` its initial weights, and no bias."""
     trunc_normal_(layer.weight.data, layer.in_features, layer.out_features).mul_(gain)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from fugu.errors import ConfigError
 from fugu.ops import roll
+from fugu.ops.divergence import divergences
 from fugu.policy.action_input import ActionInput
 from fugu.policy.config import PolicyConfig
 from fugu.policy.config_world import WorldSize
@@ -23,7 +24,7 @@ from fugu.policy.decoder import Decoder
 from fugu.policy.distribution import Distribution
 from fugu.policy.encoder import Encoder, is_real
 from fugu.policy.normalize import RunningMoments
-from fugu.policy.rssm import RSSM, UNIMIX, Head, Stack, divergence, draw
+from fugu.policy.rssm import RSSM, UNIMIX, Head, Stack, draw
 from fugu.policy.symlog import TwoHot, symlog
 from fugu.spaces import Layout
 from fugu.spaces.views import leaf_tensors
@@ -124,12 +125,13 @@ class World(nn.Module):
         features = seen.features
         flat = features.flatten(0, 1)
         prior = self.rssm.prior(seen.deter)
+        dynamics, representation = divergences(seen.posterior, prior)
         losses = {
             "observation": self.decoder(flat, leaves).view(shape),
             "reward": self.two_hot.loss(self.reward_head(features), reward),
             "continue": F.binary_cross_entropy_with_logits(self.continue_head(features).squeeze(-1), goes_on, reduction="none"),
-            "dynamics": divergence(seen.posterior.detach(), prior).clamp(min=free),
-            "representation": divergence(seen.posterior, prior.detach()).clamp(min=free),
+            "dynamics": dynamics.clamp(min=free),
+            "representation": representation.clamp(min=free),
         }
         if self.mask_head is not None and action_mask is not None:
             allowed = F.binary_cross_entropy_with_logits(self.mask_head(features), action_mask.float(), reduction="none")
