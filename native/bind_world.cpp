@@ -181,6 +181,31 @@ void bound_divergence_backward(const In& p, const In& q, const In& weight_p, con
   in_shares(kernels.divergence_gradients, m, threads);
 }
 
+Mixed mixed_of(int64_t rows, int64_t columns, int64_t classes, float even) {
+  if (classes < 1 || columns % classes != 0) throw nb::value_error("variables have equally many classes");
+  return {.rows = rows, .variables = columns / classes, .classes = classes, .even = even};
+}
+
+void bound_mixed(const In& logits, int64_t classes, float even, const Out& chance, int threads, const std::string& set) {
+  Mixed m = mixed_of(axis(logits, 0), axis(logits, 1), classes, even);
+  m.logits = checked(logits, {m.rows, m.variables * classes}, "logits");
+  m.chance = checked(chance, {m.rows, m.variables * classes}, "chance");
+  const Kernels& kernels = kernels_called(set);
+  nb::gil_scoped_release release;
+  in_shares(kernels.mixed_rows, m, threads);
+}
+
+void bound_mixed_backward(const Out& chance, const In& grad_chance, const Out& grad_logits, int64_t classes, float even, int threads,
+                          const std::string& set) {
+  Mixed m = mixed_of(axis(chance, 0), axis(chance, 1), classes, even);
+  m.chance = checked(chance, {m.rows, m.variables * classes}, "chance");
+  m.grad_chance = checked(grad_chance, {m.rows, m.variables * classes}, "grad_chance");
+  m.grad_logits = checked(grad_logits, {m.rows, m.variables * classes}, "grad_logits");
+  const Kernels& kernels = kernels_called(set);
+  nb::gil_scoped_release release;
+  in_shares(kernels.mixed_gradients, m, threads);
+}
+
 // `params`: weight, bias and scale of deter, stoch and the mix, and weight and bias of the gates.
 Cell cell_of(const std::vector<In>& params, float epsilon) {
   if (params.size() < 11) throw nb::value_error("a cell has 11 parameters");
@@ -336,6 +361,9 @@ void bind_world(nb::module_& m) {
         "set"_a = "best");
   m.def("divergence_backward", &bound_divergence_backward, "p"_a.noconvert(), "q"_a.noconvert(), "weight_p"_a.noconvert(),
         "weight_q"_a.noconvert(), "grad_p"_a.noconvert(), "grad_q"_a.noconvert(), "threads"_a, "set"_a = "best");
+  m.def("mixed", &bound_mixed, "logits"_a.noconvert(), "classes"_a, "even"_a, "chance"_a.noconvert(), "threads"_a, "set"_a = "best");
+  m.def("mixed_backward", &bound_mixed_backward, "chance"_a.noconvert(), "grad_chance"_a.noconvert(), "grad_logits"_a.noconvert(),
+        "classes"_a, "even"_a, "threads"_a, "set"_a = "best");
   m.def("observe_kept", &observe_kept, "deter"_a, "random"_a, "hidden"_a, "blocks"_a, "set"_a = "best",
         "Floats kept per row for the backward pass.");
   m.def("observe_forward", &bound_observe_forward, "params"_a.noconvert(), "epsilon"_a, "even"_a, "classes"_a, "action"_a.noconvert(),

@@ -64,6 +64,15 @@ struct TwoHot {  // logits [rows, count] over bins [count], an odd number, symme
   float* grad_logits;
 };
 
+struct Mixed {  // probabilities of logits [rows, variables, classes], a share of them spread evenly
+  int64_t rows, variables, classes;
+  float even;
+  const float* logits;
+  float* chance;
+  const float* grad_chance;
+  float* grad_logits;
+};
+
 struct Divergence {  // of p from q, both [rows, count]
   int64_t rows, count;
   const float *p, *q;
@@ -137,6 +146,9 @@ struct Kernels {
 
   void (*divergence_rows)(const Divergence&, int64_t low, int64_t high);
   void (*divergence_gradients)(const Divergence&, int64_t low, int64_t high);
+
+  void (*mixed_rows)(const Mixed&, int64_t low, int64_t high);
+  void (*mixed_gradients)(const Mixed&, int64_t low, int64_t high);
 
   int64_t (*observe_floats)(const Observe&);
   int64_t (*observe_packed_floats)(const Observe&);

@@ -6,6 +6,7 @@
 #include "learn_stack.h"
 #include "learn_two_hot.h"
 #include "learn_divergence.h"
+#include "learn_mixed.h"
 #include "learn_cell.h"
 #include "learn_observe.h"
 #include "learn_roll.h"
@@ -28,6 +29,8 @@ static constexpr Kernels kernels{
     .two_hot_gradients = two_hot_gradients,
     .divergence_rows = divergence_rows,
     .divergence_gradients = divergence_gradients,
+    .mixed_rows = mixed_rows,
+    .mixed_gradients = mixed_gradients,
     .observe_floats = observe_floats,
     .observe_packed_floats = observe_packed_floats,
     .observe_forward = observe_forward,

@@ -30,6 +30,8 @@ NAMES = (
     "two_hot_backward",
     "divergence",
     "divergence_backward",
+    "mixed",
+    "mixed_backward",
     "observe_kept",
     "observe_forward",
     "observe_backward",

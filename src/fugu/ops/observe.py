@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from fugu import native as core
+from fugu.ops.mixed import mixed
 from fugu.ops.norm import EPSILON, norm_silu
 from fugu.ops.stack import array, arrays, takes
 
@@ -36,11 +37,6 @@ def step(cell: Sequence[Tensor], deter: Tensor, stoch: Tensor, action: Tensor) -
     gates = torch.baddbmm(gate_bias, _split(norm_silu(mixed, mix_scale), len(gate)), gate)
     reset, candidate, update = (_join(part) for part in gates.chunk(3, -1))
     return torch.lerp(deter, torch.tanh(reset.sigmoid() * candidate), torch.sigmoid(update - 1))
-
-
-def mixed(logits: Tensor, classes: int, even: float) -> Tensor:
-    """Return the probabilities ``[*batch, variables, classes]`` of ``logits [*batch, variables * classes]``."""
-    return (1 - even) * logits.unflatten(-1, (-1, classes)).softmax(-1) + even / classes
 
 
 def drawn(chance: Tensor, uniform: Tensor) -> Tensor:

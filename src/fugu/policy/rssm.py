@@ -17,6 +17,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from fugu.ops import observe
+from fugu.ops.mixed import mixed
 from fugu.ops.norm import norm_silu
 from fugu.ops.stack import stack
 from fugu.policy.config_world import WorldSize
@@ -104,7 +105,7 @@ class RSSM(nn.Module):
 
     def prior(self, deter: Tensor) -> Tensor:
         """Return the probabilities of the classes before anything is observed."""
-        return observe.mixed(self.prior_net(deter), self.size.classes, UNIMIX)
+        return mixed(self.prior_net(deter), self.size.classes, UNIMIX)
 
     def posterior(self, deter: Tensor, seen: Tensor) -> Tensor:
         """Return them after an observation; ``seen`` is ``self.seen`` of its features."""

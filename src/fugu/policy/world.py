@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from fugu.errors import ConfigError
 from fugu.ops import roll
 from fugu.ops.divergence import divergences
+from fugu.ops.mixed import mixed
 from fugu.policy.action_input import ActionInput
 from fugu.policy.config import PolicyConfig
 from fugu.policy.config_world import WorldSize
@@ -186,10 +187,12 @@ class World(nn.Module):
         d = self.distribution
         choices, bits, mean, deviation = out.split([d.choices, d.binaries, d.reals, d.reals], -1)
         parts: list[Tensor] = []
-        if d.choices:
-            mask = torch.ones_like(choices, dtype=torch.bool) if action_mask is None else action_mask
-            pairs = zip(choices.split(d.counts, -1), mask.split(d.counts, -1), strict=True)
-            parts += [_mixed(logits, allowed) for logits, allowed in pairs]
+        if d.choices and action_mask is None:
+            pairs = zip(choices.split(d.counts, -1), d.counts, strict=True)
+            parts += [mixed(logits, count, UNIMIX).squeeze(-2).log() for logits, count in pairs]
+        elif d.choices and action_mask is not None:
+            masked = zip(choices.split(d.counts, -1), action_mask.split(d.counts, -1), strict=True)
+            parts += [_mixed(logits, allowed) for logits, allowed in masked]
         parts += [bits] if d.binaries else []
         if d.reals:
             low, high = STDS
@@ -205,7 +208,7 @@ class World(nn.Module):
 
 
 def _mixed(logits: Tensor, allowed: Tensor) -> Tensor:
-    """Return log-probabilities of the choices of one element."""
+    """Return log-probabilities of the choices of one element, of which some are allowed."""
     chance = logits.masked_fill(~allowed, torch.finfo(logits.dtype).min / 2).softmax(-1)
     even = allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
     return ((1 - UNIMIX) * chance + UNIMIX * even).clamp(min=1e-30).log()
