@@ -62,16 +62,19 @@ class Product:
         return 2 * self.rows * self.depth * self.columns * self.times * self.groups
 
 
-def dense(rows: int, sizes: list[int], *, learned: bool = True, into: bool = True, groups: int = 1) -> list[Product]:
-    """Layers from size to size; ``learned``: backward as well; ``into``: also the gradient of what goes into the first."""
-    found: list[Product] = []
-    for i, (a, b) in enumerate(pairwise(sizes)):
-        found.append(Product(rows, a, b, groups=groups))
-        if learned:
-            found.append(Product(a, rows, b, groups=groups))
-        if learned and (into or i):
-            found.append(Product(rows, b, a, groups=groups))
-    return found
+def forward(rows: int, sizes: list[int]) -> list[Product]:
+    """Layers from size to size."""
+    return [Product(rows, a, b) for a, b in pairwise(sizes)]
+
+
+def backward(rows: int, sizes: list[int], *, into: bool) -> list[Product]:
+    """``into``: also the gradient of what goes into the first layer."""
+    weights = [Product(a, rows, b) for a, b in pairwise(sizes)]
+    return weights + [Product(rows, b, a) for i, (a, b) in enumerate(pairwise(sizes)) if into or i]
+
+
+def learned(rows: int, sizes: list[int], *, into: bool = True) -> list[Product]:
+    return forward(rows, sizes) + backward(rows, sizes, into=into)
 
 
 def products(size: WorldSize, time: int, starts: int) -> list[Product]:
@@ -98,17 +101,18 @@ def products(size: WorldSize, time: int, starts: int) -> list[Product]:
     step = [*cell(SEGMENTS), Product(SEGMENTS, d, h), Product(SEGMENTS, h, z)]
     world = per_row(step, False) + per_row(step, True)
     world += [Product(p.depth, rows, p.columns, groups=p.groups) for p in step]
-    world += dense(rows, [OBS, *[u] * LAYERS], into=False) + dense(rows, [u, h]) + dense(rows, [ACTIONS, h], into=False)
-    world += dense(rows, [d, h, h, z]) + dense(rows, [state, *[u] * LAYERS, OBS])
-    world += dense(rows, [state, u, BINS]) + dense(rows, [state, u, 1])
+    world += learned(rows, [OBS, *[u] * LAYERS], into=False) + learned(rows, [u, h]) + learned(rows, [ACTIONS, h], into=False)
+    world += learned(rows, [d, h, h, z]) + learned(rows, [state, *[u] * LAYERS, OBS])
+    world += learned(rows, [state, u, BINS]) + learned(rows, [state, u, 1])
     critic, actor = [state, *[u] * LAYERS, BINS], [state, *[u] * LAYERS, ACTIONS]
-    world += dense(rows, critic) + dense(rows, critic, learned=False)
-    one = [*cell(starts), Product(starts, ACTIONS, h), *dense(starts, [d, h, h, z], learned=False)]
+    world += learned(rows, critic) + forward(rows, critic)  # the second is that of the slow copy
+
+    one = [*cell(starts), Product(starts, ACTIONS, h), *forward(starts, [d, h, h, z])]
     dream = [Product(p.rows, p.depth, p.columns, AHEAD, p.groups) for p in one]
-    dream += [Product(p.rows, p.depth, p.columns, AHEAD + 1) for p in dense(starts, actor, learned=False)]
-    dream += dense(imagined + starts, [state, u, BINS], learned=False) + dense(imagined + starts, [state, u, 1], learned=False)
-    learned = dense(imagined, actor, into=False) + dense(imagined, critic, into=False)
-    return world + dream + learned + dense(starts, critic, learned=False) + dense(imagined + starts, critic, learned=False)
+    dream += [Product(p.rows, p.depth, p.columns, AHEAD + 1) for p in forward(starts, actor)]
+    dream += forward(imagined + starts, [state, u, BINS]) + forward(imagined + starts, [state, u, 1])
+    dream += 2 * forward(imagined + starts, critic)
+    return world + dream + backward(imagined, actor, into=False) + backward(imagined, critic, into=False)
 
 
 def multiplied_by_torch(found: list[Product]) -> Callable[[], None]:

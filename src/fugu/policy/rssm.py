@@ -18,7 +18,6 @@ from torch import Generator, Tensor, nn
 
 from fugu.ops import observe
 from fugu.ops.mixed import mixed
-from fugu.ops.norm import norm_silu
 from fugu.ops.stack import stack
 from fugu.policy.config_world import WorldSize
 
@@ -35,7 +34,7 @@ class Layer(nn.Module):
         self.scale = nn.Parameter(torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        return norm_silu(self.linear(x), self.scale)
+        return stack(x, self.params())
 
     def params(self) -> list[Tensor]:
         return [self.linear.weight, self.linear.bias, self.scale]
@@ -71,15 +70,12 @@ class Head(nn.Module):
 
 
 class Blocks(nn.Module):
-    """A linear layer of ``blocks`` blocks beside each other: ``[blocks, rows, size_in]`` -> ``[blocks, rows, size]``."""
+    """Weights of a linear layer of ``blocks`` blocks beside each other, which share nothing."""
 
     def __init__(self, blocks: int, size_in: int, size: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(trunc_normal_(torch.empty(blocks, size_in, size), size_in, size))
         self.bias = nn.Parameter(torch.zeros(blocks, 1, size))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.baddbmm(self.bias, x, self.weight)
 
 
 class RSSM(nn.Module):
