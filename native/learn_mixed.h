@@ -8,7 +8,7 @@ static void mixed_row(const float* logits, int64_t variables, int64_t classes, f
     for (int64_t k = 1; k < classes; ++k) largest = logits[s + k] > largest ? logits[s + k] : largest;
     for (int64_t k = 0; k < classes; ++k) chance[s + k] = logits[s + k] - largest;
   }
-  for (int64_t i = 0; i < count; i += kLanes) store_some(chance + i, exp(load_some(chance + i, count - i)), count - i);
+  for (int64_t i = 0; i < count; i += kLanes) store_some(chance + i, exp_below(load_some(chance + i, count - i)), count - i);
   const float floor = even / static_cast<float>(classes);
   for (int64_t s = 0; s < count; s += classes) {
     float sum = 0.0f;
