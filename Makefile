@@ -52,6 +52,7 @@ bench: $(VENV)/.peers  ## every speed claim, with its competitors
 	$(BIN)/python benchmarks/predict.py --out benchmarks/results/predict.json
 	$(BIN)/python benchmarks/sac.py pendulum speed --out benchmarks/results/sac.json
 	$(BIN)/python benchmarks/replay.py --out benchmarks/results/replay.json
+	$(BIN)/python benchmarks/dreamer_speed.py --out benchmarks/results/dreamer_speed.json
 
 clean:
 	rm -rf $(VENV) .venv-nethack .venv-sanitize build dist .pytest_cache .mypy_cache .ruff_cache

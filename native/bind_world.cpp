@@ -39,7 +39,7 @@ void bound_norm_forward(const In& x, const In& scale, float epsilon, const Out& 
   m.inverse = checked(inverse, {m.rows}, "inverse");
   const Kernels& kernels = kernels_called(set);
   nb::gil_scoped_release release;
-  norm_forward(m, kernels, threads);
+  in_shares(kernels.norm_rows, m, threads);
 }
 
 void bound_norm_backward(const In& x, const In& scale, const Out& inverse, const In& grad_y, const Out& grad_x, const Out& grad_scale,
@@ -138,7 +138,7 @@ void bound_two_hot_loss(const In& logits, const In& bins, const In& target, cons
   const Kernels& kernels = kernels_called(set);
   nb::gil_scoped_release release;
   two_hot_rows(m, kernels, threads);
-  two_hot_losses(m, kernels, threads);
+  in_shares(kernels.two_hot_losses, m, threads);
 }
 
 void bound_two_hot_backward(const In& logits, const In& bins, const In& target, const Out& log_sum, const In& grad_loss,
@@ -151,7 +151,59 @@ void bound_two_hot_backward(const In& logits, const In& bins, const In& target, 
   m.grad_logits = checked(grad_logits, {m.rows, m.count}, "grad_logits");
   const Kernels& kernels = kernels_called(set);
   nb::gil_scoped_release release;
-  two_hot_gradients(m, kernels, threads);
+  in_shares(kernels.two_hot_gradients, m, threads);
+}
+
+Divergence divergence_of(const In& p, const In& q) {
+  Divergence m{.rows = axis(p, 0), .count = axis(p, 1)};
+  m.p = checked(p, {m.rows, m.count}, "p");
+  m.q = checked(q, {m.rows, m.count}, "q");
+  return m;
+}
+
+void bound_divergence(const In& p, const In& q, const Out& divergence, int threads, const std::string& set) {
+  Divergence m = divergence_of(p, q);
+  m.divergence = checked(divergence, {m.rows}, "divergence");
+  const Kernels& kernels = kernels_called(set);
+  nb::gil_scoped_release release;
+  in_shares(kernels.divergence_rows, m, threads);
+}
+
+void bound_divergence_backward(const In& p, const In& q, const In& weight_p, const In& weight_q, const Out& grad_p, const Out& grad_q,
+                               int threads, const std::string& set) {
+  Divergence m = divergence_of(p, q);
+  m.weight_p = checked(weight_p, {m.rows}, "weight_p");
+  m.weight_q = checked(weight_q, {m.rows}, "weight_q");
+  m.grad_p = checked(grad_p, {m.rows, m.count}, "grad_p");
+  m.grad_q = checked(grad_q, {m.rows, m.count}, "grad_q");
+  const Kernels& kernels = kernels_called(set);
+  nb::gil_scoped_release release;
+  in_shares(kernels.divergence_gradients, m, threads);
+}
+
+Mixed mixed_of(int64_t rows, int64_t columns, int64_t classes, float even) {
+  if (classes < 1 || columns % classes != 0) throw nb::value_error("variables have equally many classes");
+  return {.rows = rows, .variables = columns / classes, .classes = classes, .even = even};
+}
+
+void bound_mixed(const In& logits, int64_t classes, float even, const Out& chance, int threads, const std::string& set) {
+  Mixed m = mixed_of(axis(logits, 0), axis(logits, 1), classes, even);
+  m.logits = checked(logits, {m.rows, m.variables * classes}, "logits");
+  m.chance = checked(chance, {m.rows, m.variables * classes}, "chance");
+  const Kernels& kernels = kernels_called(set);
+  nb::gil_scoped_release release;
+  in_shares(kernels.mixed_rows, m, threads);
+}
+
+void bound_mixed_backward(const Out& chance, const In& grad_chance, const Out& grad_logits, int64_t classes, float even, int threads,
+                          const std::string& set) {
+  Mixed m = mixed_of(axis(chance, 0), axis(chance, 1), classes, even);
+  m.chance = checked(chance, {m.rows, m.variables * classes}, "chance");
+  m.grad_chance = checked(grad_chance, {m.rows, m.variables * classes}, "grad_chance");
+  m.grad_logits = checked(grad_logits, {m.rows, m.variables * classes}, "grad_logits");
+  const Kernels& kernels = kernels_called(set);
+  nb::gil_scoped_release release;
+  in_shares(kernels.mixed_gradients, m, threads);
 }
 
 // `params`: weight, bias and scale of deter, stoch and the mix, and weight and bias of the gates.
@@ -305,6 +357,13 @@ void bind_world(nb::module_& m) {
         "log_sum"_a.noconvert(), "loss"_a.noconvert(), "threads"_a, "set"_a = "best");
   m.def("two_hot_backward", &bound_two_hot_backward, "logits"_a.noconvert(), "bins"_a.noconvert(), "target"_a.noconvert(),
         "log_sum"_a.noconvert(), "grad_loss"_a.noconvert(), "grad_logits"_a.noconvert(), "threads"_a, "set"_a = "best");
+  m.def("divergence", &bound_divergence, "p"_a.noconvert(), "q"_a.noconvert(), "divergence"_a.noconvert(), "threads"_a,
+        "set"_a = "best");
+  m.def("divergence_backward", &bound_divergence_backward, "p"_a.noconvert(), "q"_a.noconvert(), "weight_p"_a.noconvert(),
+        "weight_q"_a.noconvert(), "grad_p"_a.noconvert(), "grad_q"_a.noconvert(), "threads"_a, "set"_a = "best");
+  m.def("mixed", &bound_mixed, "logits"_a.noconvert(), "classes"_a, "even"_a, "chance"_a.noconvert(), "threads"_a, "set"_a = "best");
+  m.def("mixed_backward", &bound_mixed_backward, "chance"_a.noconvert(), "grad_chance"_a.noconvert(), "grad_logits"_a.noconvert(),
+        "classes"_a, "even"_a, "threads"_a, "set"_a = "best");
   m.def("observe_kept", &observe_kept, "deter"_a, "random"_a, "hidden"_a, "blocks"_a, "set"_a = "best",
         "Floats kept per row for the backward pass.");
   m.def("observe_forward", &bound_observe_forward, "params"_a.noconvert(), "epsilon"_a, "even"_a, "classes"_a, "action"_a.noconvert(),

@@ -1,10 +1,14 @@
 // RMS norm with a scale per column, then SiLU, row by row; and their gradients. Included by learn.h after learn_vector.h.
 
+// In pairs, so that no addition waits for more than the three or four before it.
 FUGU_INLINE float added_up(Floats v) {
-  float sum = 0.0f;
-#pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) sum += v[i];
-  return sum;
+  float lane[kLanes];
+  store(lane, v);
+#pragma GCC unroll 4
+  for (int half = kLanes / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
+  return lane[0];
 }
 
 // One row; y may be x. Returns what the row was multiplied by.

@@ -27,23 +27,6 @@ static ObserveRows observe_rows(const Observe& m, float* memory) {
   return rows;
 }
 
-// Probabilities of `classes` classes, of which `even` are spread evenly, and the one-hot class that `uniform` falls on.
-FUGU_INLINE void mixed_draw(const float* logits, int64_t classes, float even, float uniform, float* chance, float* one_hot) {
-  float largest = logits[0], sum = 0.0f, before = 0.0f;
-  for (int64_t k = 1; k < classes; ++k) largest = logits[k] > largest ? logits[k] : largest;
-  for (int64_t k = 0; k < classes; k += kLanes) store_some(chance + k, exp(load_some(logits + k, classes - k) - largest), classes - k);
-  for (int64_t k = 0; k < classes; ++k) sum += chance[k];
-  const float share = (1.0f - even) / sum, floor = even / static_cast<float>(classes);
-  int64_t chosen = -1;
-  for (int64_t k = 0; k < classes; ++k) {
-    chance[k] = chance[k] * share + floor;
-    before += chance[k];
-    chosen = chosen < 0 && uniform < before ? k : chosen;
-  }
-  if (chosen < 0) chosen = classes - 1;
-  for (int64_t k = 0; k < classes; ++k) one_hot[k] = k == chosen ? 1.0f : 0.0f;
-}
-
 static int64_t observe_packed_floats(const Observe& m) {
   const Cell& c = m.cell;
   return cell_packed_floats(c) + packed_floats(c.deter, c.hidden) + packed_floats(c.hidden, c.random) + padded(c.hidden) + kPanel;
@@ -75,11 +58,9 @@ static void observe_forward(const Observe& m, float* scratch) {
       all_rows.inverse[t * n + r] = norm_row(plain + r * h, m.seen_scale, h, c.epsilon, hidden + r * h);
     float *chance = m.chance + t * n * z, *drawn = m.stoch + t * n * z;
     linear({hidden, h, 1}, panels_at(posterior, h), n, z, h, m.posterior_bias, 0, drawn, z);
+    const int64_t variables = z / m.classes;
     for (int64_t r = 0; r < n; ++r)
-      for (int64_t s = 0; s < z / m.classes; ++s) {
-        const int64_t at = r * z + s * m.classes;
-        mixed_draw(drawn + at, m.classes, m.even, m.uniform[(t * n + r) * (z / m.classes) + s], chance + at, drawn + at);
-      }
+      mixed_draws(drawn + r * z, variables, m.classes, m.even, m.uniform + (t * n + r) * variables, chance + r * z, drawn + r * z);
   }
 }
 
@@ -121,26 +102,33 @@ static int64_t observe_backward_floats(const Observe& m) {
   return cell_back_packed_floats(c) + weights + rows + m.rows * 2 * (c.deter + c.random) + ObserveSums(c).floats + widest + 8 * kPanel;
 }
 
+constexpr int64_t kWeightRows = 96;  // whose columns are added up at a time, so that they stay in cache
+
 // The gradients of weights, from those of what the linear layers gave.
 static void observe_weights(const Observe& m, const ObserveRows& kept, const ObserveGrads& grads, float* sums) {
   const Cell& c = m.cell;
   const ObserveSums at(c);
-  const int64_t n = m.time * m.rows, d = c.deter, z = c.random, h = c.hidden, w = d / c.blocks;
-  add_transposed_product(kept.deter, d, d, grads.cell.plain, 2 * h, h, n, sums + at.deter);
-  add_transposed_product(kept.stoch, z, z, grads.cell.plain + h, 2 * h, h, n, sums + at.stoch);
-  add_transposed_product(kept.cell.common, 3 * h, 3 * h, grads.cell.mix, d, d, n, sums + at.shared);
-  for (int64_t g = 0; g < c.blocks; ++g) {
-    add_transposed_product(kept.deter + g * w, d, w, grads.cell.mix + g * w, d, w, n, sums + at.own + g * packed_floats(w, w));
-    add_transposed_product(kept.cell.mixed + g * w, d, w, grads.cell.gates + g * 3 * w, 3 * d, 3 * w, n,
-                           sums + at.gate + g * packed_floats(w, 3 * w));
+  const int64_t count = m.time * m.rows, d = c.deter, z = c.random, h = c.hidden, w = d / c.blocks;
+  for (int64_t low = 0; low < count; low += kWeightRows) {
+    const int64_t n = count - low < kWeightRows ? count - low : kWeightRows;
+    const CellRows cell = from_row(c, kept.cell, low), grad = from_row(c, grads.cell, low);
+    const float *deter = kept.deter + low * d, *plain = grads.plain + low * h, *logits = grads.logits + low * z;
+    add_transposed_product(deter, d, d, grad.plain, 2 * h, h, n, sums + at.deter);
+    add_transposed_product(kept.stoch + low * z, z, z, grad.plain + h, 2 * h, h, n, sums + at.stoch);
+    add_transposed_product(cell.common, 3 * h, 3 * h, grad.mix, d, d, n, sums + at.shared);
+    for (int64_t g = 0; g < c.blocks; ++g) {
+      add_transposed_product(deter + g * w, d, w, grad.mix + g * w, d, w, n, sums + at.own + g * packed_floats(w, w));
+      add_transposed_product(cell.mixed + g * w, d, w, grad.gates + g * 3 * w, 3 * d, 3 * w, n,
+                             sums + at.gate + g * packed_floats(w, 3 * w));
+    }
+    add_transposed_product(m.deter + low * d, d, d, plain, h, h, n, sums + at.expected);
+    add_transposed_product(kept.hidden + low * h, h, h, logits, z, z, n, sums + at.posterior);
+    add_columns(grad.plain, 2 * h, h, n, sums + at.deter_bias);
+    add_columns(grad.plain + h, 2 * h, h, n, sums + at.stoch_bias);
+    add_columns(grad.mix, d, d, n, sums + at.mix_bias);
+    add_columns(grad.gates, 3 * d, 3 * d, n, sums + at.gate_bias);
+    add_columns(logits, z, z, n, sums + at.posterior_bias);
   }
-  add_transposed_product(m.deter, d, d, grads.plain, h, h, n, sums + at.expected);
-  add_transposed_product(kept.hidden, h, h, grads.logits, z, z, n, sums + at.posterior);
-  add_columns(grads.cell.plain, 2 * h, h, n, sums + at.deter_bias);
-  add_columns(grads.cell.plain + h, 2 * h, h, n, sums + at.stoch_bias);
-  add_columns(grads.cell.mix, d, d, n, sums + at.mix_bias);
-  add_columns(grads.cell.gates, 3 * d, 3 * d, n, sums + at.gate_bias);
-  add_columns(grads.logits, z, z, n, sums + at.posterior_bias);
 
   transposed(sums + at.deter, padded(h), d, h, m.grad_deter_weight);
   transposed(sums + at.stoch, padded(h), z, h, m.grad_stoch_weight);
@@ -187,18 +175,8 @@ static void observe_backward(const Observe& m, float* scratch) {
   const CellSums scales{sums + at.deter_scale, sums + at.stoch_scale, sums + at.mix_scale};
   for (int64_t t = m.time - 1; t >= 0; --t) {
     float *logits = grads.logits + t * n * z, *plain = grads.plain + t * n * h;
-    for (int64_t i = 0; i < n * z; i += m.classes) {  // chance = (1 - even) softmax + even / classes
-      const float* chance = m.chance + t * n * z + i;
-      float along = 0.0f;
-      for (int64_t k = 0; k < m.classes; ++k) {
-        const float grad = m.grad_chance[t * n * z + i + k] + m.grad_stoch[t * n * z + i + k] + grad_stoch[i + k];
-        logits[i + k] = grad;
-        along += grad * (chance[k] - m.even / static_cast<float>(m.classes));
-      }
-      along /= 1.0f - m.even;
-      for (int64_t k = 0; k < m.classes; ++k)
-        logits[i + k] = (chance[k] - m.even / static_cast<float>(m.classes)) * (logits[i + k] - along);
-    }
+    for (int64_t i = 0; i < n * z; ++i) logits[i] = m.grad_chance[t * n * z + i] + m.grad_stoch[t * n * z + i] + grad_stoch[i];
+    mixed_gradient(m.chance + t * n * z, logits, n * z / m.classes, m.classes, m.even, logits);
     linear({logits, z, 1}, panels_at(posterior, z), n, h, z, zeros, 0, plain, h);
     for (int64_t r = 0; r < n; ++r) {
       const int64_t row = t * n + r;

@@ -32,7 +32,7 @@ static int64_t roll_floats(const Roll& m) {
 // numbers normal noise.
 static void roll_act(const Roll& m, const float* out, const float* noise, float* action, float* numbers, float* chance) {
   for (int64_t head = 0; head < m.heads; ++head) {
-    mixed_draw(out, m.counts[head], m.even, noise[head], chance, numbers);
+    mixed_draws(out, 1, m.counts[head], m.even, noise + head, chance, numbers);
     int64_t chosen = 0;
     for (int64_t k = 0; k < m.counts[head]; ++k) chosen = numbers[k] > 0.0f ? k : chosen;
     action[head] = static_cast<float>(chosen);
@@ -76,9 +76,8 @@ static void roll_forward(const Roll& m, const float* packed, int64_t low, int64_
     }
     cell_forward(c, packed, rows, now, state, now + d, state, cell, next, state);
     stack_tile(m.prior, prior, next, state, rows, logits, z, -1, work);
+    const int64_t variables = z / m.classes;
     for (int64_t r = 0; r < rows; ++r)
-      for (int64_t s = 0; s < z / m.classes; ++s)
-        mixed_draw(logits + r * z + s * m.classes, m.classes, m.even, m.uniform[(at + r) * (z / m.classes) + s],
-                   chance, next + r * state + d + s * m.classes);
+      mixed_draws(logits + r * z, variables, m.classes, m.even, m.uniform + (at + r) * variables, chance, next + r * state + d);
   }
 }

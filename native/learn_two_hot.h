@@ -11,10 +11,16 @@ FUGU_INLINE void exponentials(const float* logits, int64_t bins, float* to, floa
   }
   largest = logits[0];
   for (; i < bins; ++i) largest = logits[i] > largest || logits[i] != logits[i] ? logits[i] : largest;
-  for (int k = 0; k < kLanes; ++k) largest = most[k] > largest || most[k] != most[k] ? most[k] : largest;
+  float lane[kLanes];
+  store(lane, most);
+#pragma GCC unroll 4
+  for (int half = kLanes / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+    for (int k = 0; k < half; ++k) lane[k] = lane[k + half] > lane[k] || lane[k + half] != lane[k + half] ? lane[k + half] : lane[k];
+  largest = lane[0] > largest || lane[0] != lane[0] ? lane[0] : largest;
   Floats total{};
   for (i = 0; i < bins; i += kLanes) {
-    Floats e = exp(load_some(logits + i, bins - i) - largest);
+    Floats e = exp_below(load_some(logits + i, bins - i) - largest);
     if (bins - i < kLanes)
       for (int k = 0; k < kLanes; ++k) e[k] = k < bins - i ? e[k] : 0.0f;
     store(to + i, e);
@@ -87,7 +93,7 @@ static void two_hot_gradients(const TwoHot& m, int64_t low, int64_t high) {
     float* grad = m.grad_logits + row * m.count;
     const float weight = m.grad_loss[row], log_sum = m.log_sum[row], times = weight * static_cast<float>(m.targets);
     for (int64_t i = 0; i < m.count; i += kLanes)
-      store_some(grad + i, times * exp(load_some(logits + i, m.count - i) - log_sum), m.count - i);
+      store_some(grad + i, times * exp_below(load_some(logits + i, m.count - i) - log_sum), m.count - i);
     for (int64_t i = 0; i < m.targets; ++i) {
       float share;
       const int64_t above = bin_above(m.bins, m.count, m.target[row * m.targets + i], share);

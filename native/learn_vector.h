@@ -47,6 +47,13 @@ FUGU_INLINE Floats exp(Floats x) {
   return x < -87.3365448f ? Floats{} : e;
 }
 
+// The same of numbers that are not above 1, in half the time.
+FUGU_INLINE Floats exp_below(Floats x) {
+  Floats p;
+  const Floats n = exp_parts(at_least(x, -87.0f), p);
+  return x < -87.0f ? Floats{} : (p + 1.0f) * power_of_two(n);
+}
+
 // t / (t + 2) with t = e^2|x| - 1, computed without cancellation: relative error below 5e-7 everywhere.
 FUGU_INLINE Floats tanh(Floats x) {
   const Ints sign = (Ints)x & (Ints)all(-0.0f);

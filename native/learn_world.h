@@ -64,6 +64,23 @@ struct TwoHot {  // logits [rows, count] over bins [count], an odd number, symme
   float* grad_logits;
 };
 
+struct Mixed {  // probabilities of logits [rows, variables, classes], a share of them spread evenly
+  int64_t rows, variables, classes;
+  float even;
+  const float* logits;
+  float* chance;
+  const float* grad_chance;
+  float* grad_logits;
+};
+
+struct Divergence {  // of p from q, both [rows, count]
+  int64_t rows, count;
+  const float *p, *q;
+  float* divergence;               // [rows]
+  const float *weight_p, *weight_q;  // [rows] of the gradients
+  float *grad_p, *grad_q;
+};
+
 struct Cell {  // deter [deter] in blocks, stoch [random] and action [hidden, after its layer] -> the next deter
   int64_t deter, random, hidden, blocks;
   float epsilon;
@@ -127,6 +144,12 @@ struct Kernels {
   void (*two_hot_losses)(const TwoHot&, int64_t low, int64_t high);
   void (*two_hot_gradients)(const TwoHot&, int64_t low, int64_t high);
 
+  void (*divergence_rows)(const Divergence&, int64_t low, int64_t high);
+  void (*divergence_gradients)(const Divergence&, int64_t low, int64_t high);
+
+  void (*mixed_rows)(const Mixed&, int64_t low, int64_t high);
+  void (*mixed_gradients)(const Mixed&, int64_t low, int64_t high);
+
   int64_t (*observe_floats)(const Observe&);
   int64_t (*observe_packed_floats)(const Observe&);
   void (*observe_forward)(const Observe&, float* scratch);
@@ -149,11 +172,6 @@ inline constexpr int64_t kRows = 192;             // the least share of a pass t
 inline constexpr int64_t kGradientRows = 480;     // and of one that adds up gradients of weights
 inline constexpr int64_t kSums = 16;              // at most so many sums of a gradient
 inline constexpr int64_t kSumFloats = 1 << 23;    // in at most so much memory
-
-inline void norm_forward(const Norm& m, const Kernels& kernels, int threads) {
-  Crew::instance().run(shares_of(m.rows, kRows), threads,
-                       [&](int64_t share) { kernels.norm_rows(m, share * kRows, std::min(m.rows, (share + 1) * kRows)); });
-}
 
 inline void norm_backward(const Norm& m, const Kernels& kernels, int threads) {
   const int64_t per_share = std::max(kRows, shares_of(m.rows, kSums)), shares = shares_of(m.rows, per_share);
@@ -202,14 +220,11 @@ inline void two_hot_rows(const TwoHot& m, const Kernels& kernels, int threads) {
   });
 }
 
-inline void two_hot_losses(const TwoHot& m, const Kernels& kernels, int threads) {
+// rows(m, low, high) in shares.
+template <typename Columns>
+void in_shares(void (*rows)(const Columns&, int64_t, int64_t), const Columns& m, int threads) {
   Crew::instance().run(shares_of(m.rows, kRows), threads,
-                       [&](int64_t share) { kernels.two_hot_losses(m, share * kRows, std::min(m.rows, (share + 1) * kRows)); });
-}
-
-inline void two_hot_gradients(const TwoHot& m, const Kernels& kernels, int threads) {
-  Crew::instance().run(shares_of(m.rows, kRows), threads,
-                       [&](int64_t share) { kernels.two_hot_gradients(m, share * kRows, std::min(m.rows, (share + 1) * kRows)); });
+                       [&](int64_t share) { rows(m, share * kRows, std::min(m.rows, (share + 1) * kRows)); });
 }
 
 // Sequences are few, and each row of time waits for the one before: one thread does them all.

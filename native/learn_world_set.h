@@ -5,6 +5,8 @@
 #include "learn_norm.h"
 #include "learn_stack.h"
 #include "learn_two_hot.h"
+#include "learn_divergence.h"
+#include "learn_mixed.h"
 #include "learn_cell.h"
 #include "learn_observe.h"
 #include "learn_roll.h"
@@ -25,6 +27,10 @@ static constexpr Kernels kernels{
     .two_hot_rows = two_hot_rows,
     .two_hot_losses = two_hot_losses,
     .two_hot_gradients = two_hot_gradients,
+    .divergence_rows = divergence_rows,
+    .divergence_gradients = divergence_gradients,
+    .mixed_rows = mixed_rows,
+    .mixed_gradients = mixed_gradients,
     .observe_floats = observe_floats,
     .observe_packed_floats = observe_packed_floats,
     .observe_forward = observe_forward,

@@ -69,7 +69,7 @@ def test_what_is_wide_double_or_under_autocast_is_left_to_torch():
     params = params_of([4, 3], bare=False)
     assert stack.takes(torch.zeros(2, 4), params)
     assert not stack.takes(torch.zeros(2, 4, dtype=torch.float64), params)
-    assert not stack.takes(torch.zeros(2, 4), [torch.zeros(stack.WIDEST + 1, 4), *params[1:]])
+    assert not stack.takes(torch.zeros(2, 4), [torch.zeros(stack.WIDEST + 1, 4), *2 * [torch.zeros(stack.WIDEST + 1)]])
     with torch.autocast("cpu", torch.bfloat16):
         assert not stack.takes(torch.zeros(2, 4), params)
         assert stack.stack(torch.zeros(2, 4), params).shape == (2, 3)

@@ -8,12 +8,13 @@ from gymnasium import spaces as gs
 from torch.distributions import Categorical, kl_divergence
 from torch.nn import functional as F
 
+from fugu.ops.divergence import divergence
 from fugu.ops.norm import EPSILON
 from fugu.policy import rssm
 from fugu.policy.action_input import ActionInput
 from fugu.policy.config_world import SIZES
 from fugu.policy.distribution import Distribution
-from fugu.policy.rssm import RSSM, UNIMIX, Blocks, divergence, draw
+from fugu.policy.rssm import RSSM, UNIMIX, draw
 
 SIZE = SIZES["tiny"]
 
@@ -32,15 +33,6 @@ def model() -> RSSM:
 def drawn_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all draws be the middle of their distribution."""
     monkeypatch.setattr(rssm, "uniform", lambda *shape, like, generator: torch.full(shape, 0.5))
-
-
-def test_blocks_are_a_dense_layer_with_zeros_between_them():
-    blocks = Blocks(4, 3, 5)
-    torch.nn.init.normal_(blocks.bias)
-    dense = torch.block_diag(*blocks.weight)
-    x = random(7, 12)
-    found = blocks(x.unflatten(-1, (4, 3)).transpose(0, 1)).transpose(0, 1).flatten(1)
-    torch.testing.assert_close(found, x @ dense + blocks.bias.flatten())
 
 
 def test_a_step_is_that_of_a_gated_unit_with_dense_weights(model):

@@ -184,7 +184,7 @@ class Dreamer(Algorithm):
         logprob, entropy = world.distribution.evaluate(world.params(features, mask), action, mask)
         share = 1 / self.ranks.size
         policy = -(weight * (logprob * advantage + c.entropy * entropy)).mean() * share
-        critic = (weight * value_loss(world.two_hot, logits[:-1], slow[:-1], returns)).mean() * share
+        critic = (weight * value_loss(world.two_hot, logits, slow, returns)).mean() * share
         found = {"policy": policy, "value": critic, "entropy": entropy.mean() * share, "return": returns.mean() * share}
         found["return_scale"] = self.scale() * share
         return policy + critic, {f"loss/{name}": number.detach() for name, number in found.items()}
@@ -194,14 +194,17 @@ class Dreamer(Algorithm):
         logits, value, slow = self._judged(features)
         with torch.no_grad():
             returns = lambda_returns(rows.reward, value, goes_on, self.config.lam * (1 - rows.last.float()))
-        loss = value_loss(self.policy.two_hot, logits[:-1], slow[:-1], returns)
+        loss = value_loss(self.policy.two_hot, logits, slow, returns)
         return torch.where(rows.acted, loss, 0.0).sum()
 
     def _judged(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what the critic says of states: logits with gradient, the values they mean, and those of its slow copy."""
-        logits, mean = self.critic(features), self.policy.two_hot.mean
+        """Return what the critic says of states: logits with gradient and the values of its slow copy of all but the last in time, and
+        the values that it means of all."""
+        mean, before = self.policy.two_hot.mean, features[:-1]
+        logits = self.critic(before)
         with torch.no_grad():
-            return logits, mean(logits.detach()), mean(self.slow(features))
+            value = torch.cat([mean(logits), mean(self.critic(features[-1:]))])
+            return logits, value, mean(self.slow(before))
 
     @torch.no_grad()
     def _follow(self) -> None:

@@ -19,8 +19,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from fugu import native as core
+from fugu.ops.mixed import mixed
 from fugu.ops.norm import EPSILON, norm_silu
-from fugu.ops.stack import array, arrays, takes
+from fugu.ops.stack import array, arrays, plain, takes
 
 CELL = 11
 """parameters of a cell"""
@@ -36,11 +37,6 @@ def step(cell: Sequence[Tensor], deter: Tensor, stoch: Tensor, action: Tensor) -
     gates = torch.baddbmm(gate_bias, _split(norm_silu(mixed, mix_scale), len(gate)), gate)
     reset, candidate, update = (_join(part) for part in gates.chunk(3, -1))
     return torch.lerp(deter, torch.tanh(reset.sigmoid() * candidate), torch.sigmoid(update - 1))
-
-
-def mixed(logits: Tensor, classes: int, even: float) -> Tensor:
-    """Return the probabilities ``[*batch, variables, classes]`` of ``logits [*batch, variables * classes]``."""
-    return (1 - even) * logits.unflatten(-1, (-1, classes)).softmax(-1) + even / classes
 
 
 def drawn(chance: Tensor, uniform: Tensor) -> Tensor:
@@ -75,8 +71,8 @@ def observe(
     ``action`` and ``seen [time, segments, hidden]`` have had their layers; ``deter`` and ``stoch`` are the state of the row before the
     first, which is forgotten where ``first`` is True; ``uniform [time, segments, variables]`` decides on the classes.
     """
-    floats = (action, seen, deter, stoch, uniform)
-    if not all(takes(x, params) for x in floats) or (torch.is_grad_enabled() and (deter.requires_grad or stoch.requires_grad)):
+    ours = takes(action, params) and all(map(plain, (seen, deter, stoch, uniform)))
+    if not ours or (torch.is_grad_enabled() and (deter.requires_grad or stoch.requires_grad)):
         return observe_reference(params, classes, even, action, seen, first, deter, stoch, uniform)
     deters, stochs, chance = _Native.apply(classes, even, first, deter, stoch, uniform, action, seen, *params)
     return deters, stochs, chance.unflatten(-1, (-1, classes))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fugu import native as core
 from fugu.ops import observe, stack
+from fugu.ops.mixed import mixed
 from fugu.ops.norm import EPSILON
 
 
@@ -77,7 +78,7 @@ def roll_reference(model: Model, deter: Tensor, stoch: Tensor, uniform: Tensor, 
         actions.append(action)
         if t + 1 < len(noise):
             deter = observe.step(model.cell, deter, stoch, stack.stack_reference(numbers, model.action))
-            chance = observe.mixed(stack.stack_reference(deter, model.prior), model.classes, model.even)
+            chance = mixed(stack.stack_reference(deter, model.prior), model.classes, model.even)
             stoch = observe.drawn(chance, uniform[t])
     return torch.stack(features), torch.stack(actions)
 
@@ -89,7 +90,7 @@ def _acted(model: Model, out: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     actions: list[Tensor] = []
     numbers: list[Tensor] = []
     for logits, count, uniform in zip(choices, model.counts, noise[:, :heads].unbind(-1), strict=True):
-        one_hot = observe.drawn(observe.mixed(logits, count, model.even), uniform.unsqueeze(-1))
+        one_hot = observe.drawn(mixed(logits, count, model.even), uniform.unsqueeze(-1))
         actions.append(one_hot.argmax(-1, keepdim=True).to(out.dtype))
         numbers.append(one_hot)
     taken = (noise[:, heads : heads + model.binaries] < bits.sigmoid()).to(out.dtype)

@@ -17,7 +17,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from fugu.ops import observe
-from fugu.ops.norm import norm_silu
+from fugu.ops.mixed import mixed
 from fugu.ops.stack import stack
 from fugu.policy.config_world import WorldSize
 
@@ -34,7 +34,7 @@ class Layer(nn.Module):
         self.scale = nn.Parameter(torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        return norm_silu(self.linear(x), self.scale)
+        return stack(x, self.params())
 
     def params(self) -> list[Tensor]:
         return [self.linear.weight, self.linear.bias, self.scale]
@@ -70,15 +70,12 @@ class Head(nn.Module):
 
 
 class Blocks(nn.Module):
-    """A linear layer of ``blocks`` blocks beside each other: ``[blocks, rows, size_in]`` -> ``[blocks, rows, size]``."""
+    """Weights of a linear layer of ``blocks`` blocks beside each other, which share nothing."""
 
     def __init__(self, blocks: int, size_in: int, size: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(trunc_normal_(torch.empty(blocks, size_in, size), size_in, size))
         self.bias = nn.Parameter(torch.zeros(blocks, 1, size))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.baddbmm(self.bias, x, self.weight)
 
 
 class RSSM(nn.Module):
@@ -104,7 +101,7 @@ class RSSM(nn.Module):
 
     def prior(self, deter: Tensor) -> Tensor:
         """Return the probabilities of the classes before anything is observed."""
-        return observe.mixed(self.prior_net(deter), self.size.classes, UNIMIX)
+        return mixed(self.prior_net(deter), self.size.classes, UNIMIX)
 
     def posterior(self, deter: Tensor, seen: Tensor) -> Tensor:
         """Return them after an observation; ``seen`` is ``self.seen`` of its features."""
@@ -143,11 +140,6 @@ def draw(chance: Tensor, generator: Generator | None, *, greedy: bool = False) -
 def uniform(*shape: int, like: Tensor, generator: Generator | None) -> Tensor:
     """Return random numbers in [0, 1)."""
     return torch.rand(shape, generator=generator, dtype=torch.float32, device=like.device)
-
-
-def divergence(p: Tensor, q: Tensor) -> Tensor:
-    """Return ``KL(p || q) [*batch]``, summed over the variables."""
-    return (p * (p.log() - q.log())).sum((-2, -1))
 
 
 def trunc_normal(layer: nn.Linear, gain: float = 1.0) -> nn.Linear:

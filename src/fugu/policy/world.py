@@ -16,6 +16,8 @@ from torch.nn import functional as F
 
 from fugu.errors import ConfigError
 from fugu.ops import roll
+from fugu.ops.divergence import divergences
+from fugu.ops.mixed import mixed
 from fugu.policy.action_input import ActionInput
 from fugu.policy.config import PolicyConfig
 from fugu.policy.config_world import WorldSize
@@ -23,7 +25,7 @@ from fugu.policy.decoder import Decoder
 from fugu.policy.distribution import Distribution
 from fugu.policy.encoder import Encoder, is_real
 from fugu.policy.normalize import RunningMoments
-from fugu.policy.rssm import RSSM, UNIMIX, Head, Stack, divergence, draw
+from fugu.policy.rssm import RSSM, UNIMIX, Head, Stack, draw
 from fugu.policy.symlog import TwoHot, symlog
 from fugu.spaces import Layout
 from fugu.spaces.views import leaf_tensors
@@ -124,12 +126,13 @@ class World(nn.Module):
         features = seen.features
         flat = features.flatten(0, 1)
         prior = self.rssm.prior(seen.deter)
+        dynamics, representation = divergences(seen.posterior, prior)
         losses = {
             "observation": self.decoder(flat, leaves).view(shape),
             "reward": self.two_hot.loss(self.reward_head(features), reward),
             "continue": F.binary_cross_entropy_with_logits(self.continue_head(features).squeeze(-1), goes_on, reduction="none"),
-            "dynamics": divergence(seen.posterior.detach(), prior).clamp(min=free),
-            "representation": divergence(seen.posterior, prior.detach()).clamp(min=free),
+            "dynamics": dynamics.clamp(min=free),
+            "representation": representation.clamp(min=free),
         }
         if self.mask_head is not None and action_mask is not None:
             allowed = F.binary_cross_entropy_with_logits(self.mask_head(features), action_mask.float(), reduction="none")
@@ -184,10 +187,12 @@ class World(nn.Module):
         d = self.distribution
         choices, bits, mean, deviation = out.split([d.choices, d.binaries, d.reals, d.reals], -1)
         parts: list[Tensor] = []
-        if d.choices:
-            mask = torch.ones_like(choices, dtype=torch.bool) if action_mask is None else action_mask
-            pairs = zip(choices.split(d.counts, -1), mask.split(d.counts, -1), strict=True)
-            parts += [_mixed(logits, allowed) for logits, allowed in pairs]
+        if d.choices and action_mask is None:
+            pairs = zip(choices.split(d.counts, -1), d.counts, strict=True)
+            parts += [mixed(logits, count, UNIMIX).squeeze(-2).log() for logits, count in pairs]
+        elif d.choices and action_mask is not None:
+            masked = zip(choices.split(d.counts, -1), action_mask.split(d.counts, -1), strict=True)
+            parts += [_mixed(logits, allowed) for logits, allowed in masked]
         parts += [bits] if d.binaries else []
         if d.reals:
             low, high = STDS
@@ -203,7 +208,7 @@ class World(nn.Module):
 
 
 def _mixed(logits: Tensor, allowed: Tensor) -> Tensor:
-    """Return log-probabilities of the choices of one element."""
+    """Return log-probabilities of the choices of one element, of which some are allowed."""
     chance = logits.masked_fill(~allowed, torch.finfo(logits.dtype).min / 2).softmax(-1)
     even = allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
     return ((1 - UNIMIX) * chance + UNIMIX * even).clamp(min=1e-30).log()
