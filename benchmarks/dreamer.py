@@ -47,7 +47,7 @@ OFTEN = {"replay.ratio": 256}
 TASKS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "cartpole": ("CartPole-v1", {}, {}),
     "no_velocity": ("NoVelocity", {}, {"steps": 12_000, "target": 475.0, **OFTEN}),
-    "tmaze": ("TMaze", {}, {"steps": 12_000, "target": 0.95, **OFTEN}),
+    "tmaze": ("TMaze", {}, {"steps": 16_000, "target": 0.95, "dreamer.remember": 64, "dreamer.entropy": 3e-3, **OFTEN}),
     "memory": ("memory", {}, {"steps": 20_000, "target": 0.95, **OFTEN}),
     "pendulum": ("Pendulum-v1", {}, {"steps": 10_000, "target": -250.0, **OFTEN}),
     "maze": ("maze", {"size": 7}, {"steps": 20_000, "target": 0.95, **OFTEN}),

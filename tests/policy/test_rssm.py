@@ -49,6 +49,18 @@ def test_a_step_is_that_of_a_gated_unit_with_dense_weights(model):
     torch.testing.assert_close(model.step(deter, stoch, action), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [1, 16, 200])
+def test_at_first_numbers_are_kept_over_all_spans_up_to_the_one_asked_for(rows: int):
+    model = RSSM(SIZES["small"], features=5, action=3, remember=rows)
+    torch.nn.init.zeros_(model.mix_scale)  # nothing but the biases decides
+    deter = torch.ones(1, SIZES["small"].deter)
+    kept = model.step(deter, torch.zeros(1, SIZES["small"].random), torch.zeros(1, SIZES["small"].hidden))
+    spans = (1 / (1 - kept)).view(SIZES["small"].blocks, -1)
+    torch.testing.assert_close(spans, spans[:1].expand_as(spans), rtol=1e-3, atol=0.0)
+    torch.testing.assert_close(spans[0, -1].item(), float(max(10**0.1, rows)), rtol=1e-2, atol=0.0)
+    torch.testing.assert_close(spans[0].log().diff(), spans[0].log().diff().mean().expand(len(spans[0]) - 1), rtol=0, atol=1e-2)
+
+
 def test_probabilities_have_a_floor_and_the_divergence_is_that_of_torch(model):
     p, q = model.prior(10 * random(9, SIZE.deter)), model.prior(random(9, SIZE.deter, seed=1))
     assert p.min() >= UNIMIX / SIZE.classes * 0.999

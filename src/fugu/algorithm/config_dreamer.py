@@ -30,6 +30,8 @@ class DreamerConfig:
     """Divergence between expected and observed states that costs nothing, in nats per row"""
     replay_value: float = 0.3
     """Weight of the value loss on replayed rows"""
+    remember: int = 0
+    """Rows over which the recurrent layer keeps things at first, evenly spread from one up to this many; 0: about 4, for all of it"""
     stored_states: bool = True
     """Begin segments with the state that was stored when they were last seen; otherwise with zeros"""
 
@@ -41,7 +43,7 @@ class DreamerConfig:
         for name in ("gamma", "lam"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"dreamer.{name}={getattr(self, name)} must be between 0 and 1")
-        for name, least in (("ahead", 1), ("starts", 0)):
+        for name, least in (("ahead", 1), ("starts", 0), ("remember", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"dreamer.{name}={value!r} must be a whole number of at least {least}")

@@ -68,9 +68,9 @@ class Dreamer(Algorithm):
 
     @classmethod
     def build(cls, setup: Setup) -> Dreamer:
-        size = SIZES[setup.settings.dreamer.size]
+        c = setup.settings.dreamer
         spaces = setup.envs.observation_space, setup.envs.action_space
-        world = setup.finished(seeded(setup.seeds.weights, lambda: World(*spaces, size, setup.net)))
+        world = setup.finished(seeded(setup.seeds.weights, lambda: World(*spaces, SIZES[c.size], setup.net, c.remember)))
         make = lambda: cls(world, setup.settings, seed=setup.seeds.act, ranks=setup.ranks)  # noqa: E731
         return seeded(setup.seeds.critic, make)
 

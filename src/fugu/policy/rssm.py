@@ -79,8 +79,9 @@ class Blocks(nn.Module):
 
 
 class RSSM(nn.Module):
-    def __init__(self, size: WorldSize, features: int, action: int) -> None:
-        """``features``: numbers of an encoded observation. ``action``: numbers of an action, as ``ActionInput`` makes it."""
+    def __init__(self, size: WorldSize, features: int, action: int, remember: int = 0) -> None:
+        """``features``: numbers of an encoded observation. ``action``: numbers of an action, as ``ActionInput`` makes it.
+        ``remember``: rows over which ``deter`` keeps things at first, at most; 0: about 4, for all of it."""
         super().__init__()
         self.size = size
         width = size.deter // size.blocks
@@ -89,6 +90,8 @@ class RSSM(nn.Module):
         self.mix = Blocks(size.blocks, width + 3 * size.hidden, width)
         self.mix_scale = nn.Parameter(torch.ones(size.deter))
         self.gates = Blocks(size.blocks, width, 3 * width)
+        if remember:
+            self.gates.bias.data[..., -width:] = keeping(width, remember)
         self.seen = trunc_normal(nn.Linear(features, size.hidden))
         self.expected = trunc_normal(nn.Linear(size.deter, size.hidden, bias=False))
         self.seen_scale = nn.Parameter(torch.ones(size.hidden))
@@ -127,6 +130,13 @@ class RSSM(nn.Module):
     def _observing(self) -> list[Tensor]:
         out = self.posterior_out
         return [*self.cell(), self.expected.weight, self.seen_scale, out.weight, out.bias]
+
+
+def keeping(width: int, rows: int) -> Tensor:
+    """Return biases of the update gate with which the numbers of a block keep things for 1 to ``rows`` rows (Tallec & Ollivier 2018,
+    arXiv:1804.11188)."""
+    share = 1 / torch.logspace(0.1, max(0.1, math.log10(rows)), width)
+    return torch.logit(share) + 1
 
 
 def draw(chance: Tensor, generator: Generator | None, *, greedy: bool = False) -> Tensor:

@@ -58,7 +58,10 @@ class Believed:
 class World(nn.Module):
     """The model, and the actor, which sees its states."""
 
-    def __init__(self, observation_space: gs.Space, action_space: gs.Space, size: WorldSize, net: PolicyConfig) -> None:
+    def __init__(
+        self, observation_space: gs.Space, action_space: gs.Space, size: WorldSize, net: PolicyConfig, remember: int = 0
+    ) -> None:
+        """``remember``: as in ``RSSM``."""
         super().__init__()
         self.size = size
         self.obs_layout = Layout(observation_space)
@@ -74,7 +77,7 @@ class World(nn.Module):
         """moments by index of the leaf; empty unless observations are normalised"""
         self.encoder = Encoder(self.obs_layout, net.embedding, net.kinds)
         self.encoded = Stack([self.encoder.size, *[size.units] * LAYERS])
-        self.rssm = RSSM(size, size.units, self.action_input.size)
+        self.rssm = RSSM(size, size.units, self.action_input.size, remember)
         self.decoder = Decoder(self.obs_layout, self.encoder, size.state, size.units, LAYERS, size.depth)
         self.two_hot = TwoHot(BINS)
         self.reward_head = Head(size.state, size.units, 1, BINS, 0.0)
