@@ -41,11 +41,18 @@ PACKAGES = (
 
 
 def main(
-    name: str, doc: str | None, cases: Mapping[str, Callable[..., Any]], *, repeats: int, seconds: float | None = None
+    name: str,
+    doc: str | None,
+    cases: Mapping[str, Callable[..., Any]],
+    *,
+    repeats: int,
+    seconds: float | None = None,
+    add: bool = False,
 ) -> None:
     """The command line of a benchmark: measures the cases asked for and reports what they return.
 
-    A case is called with ``repeats`` and, where a benchmark has a default for it, with the ``seconds`` of a measurement.
+    A case is called with ``repeats`` and, where a benchmark has a default for it, with the ``seconds`` of a measurement. ``add``: the
+    file keeps what other commands left there.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case", nargs="*", help=f"which of {', '.join(cases)} (default: all)")
@@ -58,7 +65,7 @@ def main(
     unknown = sorted(set(chosen) - set(cases))
     if unknown:
         parser.error(f"no case {', '.join(unknown)}; there are {', '.join(cases)}")
-    report(name, {case: cases[case](**options) for case in chosen}, out)
+    report(name, {case: cases[case](**options) for case in chosen}, out, add=add)
 
 
 @dataclass
