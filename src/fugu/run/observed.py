@@ -166,12 +166,12 @@ class Reader:
 
     def _flags(self, given: Any, batch: tuple[int, ...]) -> np.ndarray:
         """Return a mask as an array, also where it is given by parts of the action space, as environments do: of a batch a list."""
-        space = self.env.action_space
-        if isinstance(given, tuple | list | dict) and not batch:
-            return flat_mask(given, space)
         with contextlib.suppress(ValueError):  # parts of different length
-            return np.asarray(given)
-        return np.stack([flat_mask(one, space) for one in given])
+            mask = np.asarray(given)
+            if mask.dtype != object:
+                return mask
+        parts = [flat_mask(one, self.env.action_space) for one in (given if batch else [given])]
+        return np.stack(parts) if len({part.size for part in parts}) == 1 else np.asarray(None)
 
     @staticmethod
     def _forbidding(mask: np.ndarray | None) -> np.ndarray | None:
