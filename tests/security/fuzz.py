@@ -289,6 +289,18 @@ def spoil_checkpoint(run: Path, chance: random.Random) -> None:
     seal_again(folder, manifest)
 
 
+def change_rows(run: Path, manifest: Any, number: int, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    """Change the columns of a page of rows, and let the manifest name the changed one."""
+    pages = run / "checkpoints" / "pages"
+    columns = load((pages / manifest["pages"][number]["name"]).read_bytes())
+    change(columns)
+    data = save({name: column.contiguous() for name, column in columns.items()})
+    digest = hashlib.sha256(data).hexdigest()
+    page = {"name": f"{digest[:32]}-{len(data)}.safetensors", "size": len(data), "sha256": digest}
+    (pages / page["name"]).write_bytes(data)
+    manifest["pages"][number] = page
+
+
 def seal_again(folder: Path, manifest: Any) -> None:
     if isinstance(manifest, dict) and isinstance(manifest.get("files"), dict):
         for name, about in manifest["files"].items():

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from fugu.emulation.columns import present
+from fugu.emulation.saved import unfit
 from fugu.emulation.stats import EpisodeLog, together
 from fugu.errors import ConfigError, FuguError
 from fugu.ranks import ALONE, Ranks
@@ -31,6 +32,7 @@ from fugu.rollout.batch import Batch, Origin
 from fugu.rollout.columns import PER_SEGMENT
 from fugu.rollout.config import ReplayConfig
 from fugu.rollout.priorities import SumTree
+from fugu.rollout.recalled import Rows, check_priorities, counts_of, newest
 from fugu.rollout.ring import Ring, row_bytes
 from fugu.rollout.source import Experience, Kept, Page, Source, no_episodes
 from fugu.spaces.views import TORCH_DTYPES
@@ -43,6 +45,8 @@ ROUNDS = 32
 """how often segments that begin where nobody acted are drawn anew"""
 IDLE = 1000
 """calls of the inner source in which nobody may have acted"""
+DUE = 1000
+"""batches that may be due at once in what a checkpoint holds"""
 
 
 class Replay(Source):
@@ -72,6 +76,7 @@ class Replay(Source):
         spec = inner.vec.spec
         forms = {form.name: (form.shape, TORCH_DTYPES[form.dtype]) for form in present(spec, choices=0)}
         forms |= dict(acted) | {BEFORE + name: form for name, form in self.carry.items()}
+        self._forms, self._acted = forms, acted
         self._row_bytes = row_bytes(forms)
         memory = torch.device("cpu") if config.memory == "cpu" else self.device
         capacity = config.size // agents
@@ -307,30 +312,40 @@ class Replay(Source):
 
     def remember(self, tensors: Mapping[str, Tensor], pages: Iterable[Page]) -> None:
         ring = self._ring
-        agents, begin, end, self._rows, self._credit, self._untold = tensors["counts"].tolist()
-        if agents != ring.agents:
-            raise ConfigError(
-                f"the replay holds rows of {agents} agents, and there are {ring.agents} now; leave the number of environments as it was"
-            )
-        ring.end, self._pages = begin, []
+        assert self.vec is not None
+        of = f"{ring.agents} agents of {self.vec.spec.name}"
+        counts = counts_of(tensors, ring.agents, self._most_due, of)
+        forms = {name: form for name, form in self._forms.items() if not name.startswith(BEFORE)}
+        rows = Rows(self.vec.spec, ring.agents, forms, self._acted, of)
+        ring.end, self._pages = counts.begin, []
         for page in pages:
             first = ring.end
-            ring.write(page.columns())
+            ring.write(rows.checked(page.columns()))
             self._pages.append(self._page(first, ring.end, page.file))
-        if ring.end != end:
-            raise KeyError(f"rows up to {ring.end} in place of {end}")
-        rows = torch.arange(ring.begin, ring.end)
-        slots = rows % ring.capacity
-        for name in self.carry:
-            ring.columns[BEFORE + name][:, slots.to(ring.device)] = tensors[name][:, -len(rows) :].to(ring.device)
+        if ring.end != counts.end:
+            raise unfit("replay counts", of, f"has rows up to {counts.end}, and the pages those up to {ring.end}")
+        self._rows, self._credit, self._untold = counts.rows, counts.credit, counts.untold
+        there = torch.arange(ring.begin, ring.end)
+        slots, shape = there % ring.capacity, (ring.agents, len(there))
+        check_priorities(tensors, shape, of)
+        for name, (form, dtype) in self.carry.items():
+            ring.columns[BEFORE + name][:, slots.to(ring.device)] = newest(tensors, name, (*shape, *form), dtype, of).to(
+                ring.device
+            )
         self._highest = float(tensors["highest"])
         self._random.set_state(tensors["random"])
         self._note(ring.begin)
         if self._tree is not None and "weights" in tensors:
             index = np.arange(ring.agents)[:, None] * ring.capacity + slots.numpy()
-            weights = tensors["weights"][:, -len(rows) :].numpy()
+            weights = newest(tensors, "weights", shape, torch.float64, of).numpy()
             # a segment may be longer now: the newest rows begin none yet
-            self._tree.set(index.ravel(), np.where(rows.numpy() < ring.end - self.horizon, weights, 0.0).ravel())
+            self._tree.set(index.ravel(), np.where(there.numpy() < ring.end - self.horizon, weights, 0.0).ravel())
+
+    @property
+    def _most_due(self) -> int:
+        """Return more rows than may ever still be learned from, also where a training goes on with smaller batches."""
+        played = self._ring.agents * self.inner.horizon * self.ranks.size
+        return DUE * max(self.segments * self.horizon * self.ranks.size, self.config.ratio * played)
 
 
 def _either(marks: list[Tensor | None]) -> Tensor | None:
