@@ -40,6 +40,21 @@ MEMORY = 12 << 30
 """bytes of addresses: a size that is absurd shows"""
 TINY = {"num_envs": 4, "horizon": 8, "minibatch": 32, "threads": 1, "log.board": "off", "seed": 3}
 STEPS = 256
+ALGORITHMS = {
+    "ppo": "cartpole",
+    "a2c": "cartpole",
+    "sac": "pendulum",
+    "dreamer": "cartpole",
+    "mappo": "foraging",
+    "safe_ppo": "safe_point",
+    "self_play": "connect4",
+    "grpo": "cartpole",
+}
+"""algorithms whose settings are tried -> an environment for each"""
+REPLAYED = {
+    "sac": ("--replay.start", "32", "--replay.ratio", "16"),
+    "dreamer": ("--replay.start", "32", "--replay.ratio", "16", "--dreamer.size", "tiny"),
+}
 REPLAY = {"replay.start": 64, "replay.size": 4000, "replay.ratio": 16}
 RUNS: dict[str, dict[str, Any]] = {
     "cartpole": {"env": "cartpole"},
@@ -506,22 +521,22 @@ def use(run: Path) -> int:
 
 
 def flags(case: Path, chance: random.Random) -> list[str]:
-    paths = [path for path in field_paths(member("ppo")) if path not in (("ppo",), ("steps",), ("target",))]
+    algorithm = chance.choice(list(ALGORITHMS))
+    paths = [path for path in field_paths(member(algorithm)) if path not in (("steps",), ("target",))]
     sections = {path[0] for path in paths if len(path) > 1}
     paths = [path for path in paths if path not in {(section,) for section in sections}]
     path = chance.choice(paths)
     value = chance.choice(FLAG_VALUES)
     line = [
         "train",
-        "cartpole",
+        ALGORITHMS[algorithm],
+        "--algorithm",
+        algorithm,
         "--steps",
         "64",
         "--num-envs",
         "4",
-        "--horizon",
-        "8",
-        "--minibatch",
-        "32",
+        *REPLAYED.get(algorithm, ("--horizon", "8", "--minibatch", "32")),
         "--board",
         "off",
         "--runs",

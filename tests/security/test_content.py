@@ -181,12 +181,19 @@ def test_a_rating_table_that_cannot_be_is_refused(made, tmp_path, capsys, name, 
         ("--learning-rate", "1e308"),
         ("--steps", "9" * 6000),
         ("--env.max_steps", "9e30"),
+        ("--eval.every", "1", "--eval.episodes", "9e18"),
+        ("--algorithm", "sac", "--replay.ratio", "9e18"),
+        ("--algorithm", "sac", "--replay.every", str(2**31)),
+        ("--algorithm", "sac", "--replay.size", "9e18"),
+        ("--algorithm", "sac", "--minibatch", "9e18"),
+        ("--algorithm", "dreamer", "--dreamer.ahead", "9e18"),
+        ("--algorithm", "dreamer", "--replay.every", "9e18"),
     ],
 )
 def test_absurd_sizes_are_one_line_at_once(tmp_path, monkeypatch, capsys, flags):
     monkeypatch.chdir(tmp_path)
     began = time.monotonic()
-    sizes = ("--num-envs", "4", "--horizon", "8", "--minibatch", "32")
+    sizes = ("--num-envs", "4", *(() if "--algorithm" in flags else ("--horizon", "8", "--minibatch", "32")))
     assert main(["train", "cartpole", "--steps", "64", "--board", "off", *sizes, *flags]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1 and not list(tmp_path.iterdir())
     in_time(time.monotonic() - began, 2)

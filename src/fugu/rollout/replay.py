@@ -18,11 +18,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor
 
-from fugu.emulation.columns import present
 from fugu.emulation.saved import unfit
 from fugu.emulation.stats import EpisodeLog, together
 from fugu.errors import ConfigError, FuguError
@@ -34,8 +32,8 @@ from fugu.rollout.config import ReplayConfig
 from fugu.rollout.priorities import SumTree
 from fugu.rollout.recalled import Rows, check_priorities, counts_of, newest
 from fugu.rollout.ring import Ring, row_bytes
+from fugu.rollout.room import free_on, rows_of, shown
 from fugu.rollout.source import Experience, Kept, Page, Source, no_episodes
-from fugu.spaces.views import TORCH_DTYPES
 
 BEFORE = "before "
 """prefix of the columns that keep the carry before each row"""
@@ -74,8 +72,7 @@ class Replay(Source):
         self.segments = max(1, max(1, due // rows) * rows // horizon)
         self.carry = dict(carry or {})
         spec = inner.vec.spec
-        forms = {form.name: (form.shape, TORCH_DTYPES[form.dtype]) for form in present(spec, choices=0)}
-        forms |= dict(acted) | {BEFORE + name: form for name, form in self.carry.items()}
+        forms = rows_of(spec) | dict(acted) | {BEFORE + name: form for name, form in self.carry.items()}
         self._forms, self._acted = forms, acted
         self._row_bytes = row_bytes(forms)
         memory = torch.device("cpu") if config.memory == "cpu" else self.device
@@ -107,16 +104,16 @@ class Replay(Source):
         """first row, row after the last, and page, of what has gone to checkpoints"""
 
     def _check_memory(self, memory: torch.device, rows: int) -> None:
-        free = torch.cuda.mem_get_info(memory)[0] if memory.type == "cuda" else psutil.virtual_memory().available
+        free = free_on(memory)
         if self.nbytes > free:
             fits = max(1, int(free / 2 / self._row_bytes))
             raise ConfigError(
-                f"replay.size={self.config.size} takes {_shown(self.nbytes)} of memory, {self._row_bytes:,} bytes a row, and "
-                f"{_shown(free)} are free; try --replay.size {10 ** (len(str(fits)) - 1) * int(str(fits)[0])}"
+                f"replay.size={self.config.size} takes {shown(self.nbytes)} of memory, {self._row_bytes:,} bytes a row, and "
+                f"{shown(free)} are free; try --replay.size {10 ** (len(str(fits)) - 1) * int(str(fits)[0])}"
                 + ("" if memory.type == "cpu" else " or --replay.memory cpu")
             )
         self.note = (
-            f"the replay takes up to {_shown(self.nbytes)} of memory ({memory.type}) for {rows:,} rows, and as much on the disk, which "
+            f"the replay takes up to {shown(self.nbytes)} of memory ({memory.type}) for {rows:,} rows, and as much on the disk, which "
             "checkpoints share"
         )
 
@@ -352,8 +349,3 @@ def _either(marks: list[Tensor | None]) -> Tensor | None:
     """Return which agents are marked in any of ``marks``."""
     found = [each for each in marks if each is not None]
     return None if not found else torch.stack(found).any(0)
-
-
-def _shown(size: float) -> str:
-    """Return a number of bytes as people read it."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
