@@ -181,6 +181,8 @@ def test_a_rating_table_that_cannot_be_is_refused(made, tmp_path, capsys, name, 
         ("--learning-rate", "1e308"),
         ("--steps", "9" * 6000),
         ("--env.max_steps", "9e30"),
+        ("--algorithm", "self_play", "--self-play.pool", "9e18"),
+        ("--algorithm", "safe_ppo", "--safe.delay", str(2**31)),
         ("--eval.every", "1", "--eval.episodes", "9e18"),
         ("--algorithm", "sac", "--replay.ratio", "9e18"),
         ("--algorithm", "sac", "--replay.every", str(2**31)),
@@ -197,6 +199,11 @@ def test_absurd_sizes_are_one_line_at_once(tmp_path, monkeypatch, capsys, flags)
     assert main(["train", "cartpole", "--steps", "64", "--board", "off", *sizes, *flags]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1 and not list(tmp_path.iterdir())
     in_time(time.monotonic() - began, 2)
+
+
+def test_more_episodes_than_anybody_waits_for_are_one_line(made, capsys):
+    assert main(["eval", str(made["cartpole"]), "--episodes", str(2**31)]) == 2
+    assert capsys.readouterr().err == "episodes=2147483648 must be at most 1000000\n"
 
 
 @pytest.mark.parametrize(
