@@ -41,6 +41,8 @@ PAGE = 1 << 26
 """most bytes of a page"""
 ROUNDS = 32
 """how often segments that begin where nobody acted are drawn anew"""
+INDEX = 32
+"""bytes for each row of a batch beside its columns: which row it is, and what chose it"""
 IDLE = 1000
 """calls of the inner source in which nobody may have acted"""
 DUE = 1000
@@ -109,8 +111,15 @@ class Replay(Source):
             fits = max(1, int(free / 2 / self._row_bytes))
             raise ConfigError(
                 f"replay.size={self.config.size} takes {shown(self.nbytes)} of memory, {self._row_bytes:,} bytes a row, and "
-                f"{shown(free)} are free; try --replay.size {10 ** (len(str(fits)) - 1) * int(str(fits)[0])}"
+                f"{shown(free)} are free; try --replay.size {_round(fits)}"
                 + ("" if memory.type == "cpu" else " or --replay.memory cpu")
+            )
+        batch = self.segments * self.horizon
+        if batch * (self._row_bytes + INDEX) > free:
+            fits = max(1, int(self.config.ratio * free / 4 / (batch * (self._row_bytes + INDEX))))
+            raise ConfigError(
+                f"replay.ratio={self.config.ratio} makes batches of {batch:,} rows, which take "
+                f"{shown(batch * (self._row_bytes + INDEX))} of memory, and {shown(free)} are free; try --replay.ratio {_round(fits)}"
             )
         self.note = (
             f"the replay takes up to {shown(self.nbytes)} of memory ({memory.type}) for {rows:,} rows, and as much on the disk, which "
@@ -349,3 +358,8 @@ def _either(marks: list[Tensor | None]) -> Tensor | None:
     """Return which agents are marked in any of ``marks``."""
     found = [each for each in marks if each is not None]
     return None if not found else torch.stack(found).any(0)
+
+
+def _round(number: int) -> int:
+    """Return the number with all digits but the first set to 0."""
+    return 10 ** (len(str(number)) - 1) * int(str(number)[0])

@@ -21,16 +21,11 @@ def check_batches(
 ) -> None:
     """Raise a ConfigError if what is played or learned from at once needs more memory than is free. ``kept``: columns of a policy."""
     row, free = row_bytes(rows_of(vec.spec) | dict(kept)), free_on(device)
-    played = vec.num_agents * config.every
-    due, drawn = played * config.ratio, minibatch or 0
-    for rows, asked in (
-        (played, f"replay.every={config.every}"),
-        (due, f"replay.every={config.every} and replay.ratio={config.ratio}"),
-        (drawn, f"minibatch={minibatch}"),
-    ):
+    asked = (vec.num_agents * config.every, f"replay.every={config.every}"), (minibatch or 0, f"minibatch={minibatch}")
+    for rows, setting in asked:
         if rows * row > free:
             raise ConfigError(
-                f"{asked} with {vec.num_agents} agents make batches of {shown(rows * row)}, and {shown(free)} of memory are free; "
+                f"{setting} with {vec.num_agents} agents make batches of {shown(rows * row)}, and {shown(free)} of memory are free; "
                 "choose smaller numbers"
             )
 
@@ -41,6 +36,7 @@ def rows_of(spec: EnvSpec) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
 
 
 def free_on(device: torch.device) -> int:
+    """Return the bytes of memory that are free on a device."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
 
 
