@@ -63,6 +63,9 @@ class TrainConfig:
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
     """Precision of matrix products: float32, tf32 (10 bits of mantissa; GPUs) or bf16 (7 bits; also CPUs that support it, where
     torch computes the network, as for images); auto: tf32 on a GPU, float32 on a CPU"""
+    overlap: bool = fixed(False)
+    """Play the next batch while the one before it is learned from, with weights one update old. Pays where environments wait (for a
+    sandbox, a network, another process) or a GPU learns; not where both share the same cores"""
     threads: int | None = None
     """Threads that compute the policy; none: one per usable core"""
     vector: VectorConfig = field(default_factory=lambda: VectorConfig(num_envs=64))

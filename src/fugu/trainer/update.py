@@ -74,8 +74,9 @@ class Update:
             last.add(self.learn(batch, self._watch(seen, hurry)))
         self.steps += int(self.ranks.sum(torch.as_tensor(experience.rows)))
         self.learned += int(learned)
+        lag = {"policy/lag": float(self.updates - experience.version)} if self.source.lag else {}
         self.updates += 1
-        return {**self.counts(experience.episodes()), "learning_rate": rate, **seen.read(), **last.read()}
+        return {**self.counts(experience.episodes()), **lag, "learning_rate": rate, **seen.read(), **last.read()}
 
     def counts(self, log: EpisodeLog) -> dict[str, float]:
         """Count the episodes that ended, and return the counts and the episodes' metrics."""
