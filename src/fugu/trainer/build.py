@@ -76,8 +76,11 @@ def make_trainer(
         try_algorithm(algorithm, config.algorithm, envs)
         source = source_of(algorithm, config.algorithm, envs)
         if config.overlap and not isinstance(source, Ahead) and not isinstance(getattr(source, "inner", None), Ahead):
-            raise ConfigError(f"--overlap: {config.algorithm} brings a source of its own, which plays as it likes; leave it out")
-        evaluator = None if config.eval.every is None else Evaluator(config, algorithm, lambda small: make_vec(small))
+            raise ConfigError(
+                f"--overlap: {config.algorithm} brings a source of its own, which plays as it likes; leave it out"
+            )
+        alone = config.eval.every is None or ranks.rank > 0  # one of them evaluates
+        evaluator = None if alone else Evaluator(config, algorithm, lambda small: make_vec(small))
         env = spec_to_json(vec.spec)
         return Trainer(config, source, algorithm, folder=folder, clock=clock, ranks=ranks, evaluate=evaluator, env=env)
     except BaseException:

@@ -21,10 +21,10 @@ from fugu.config import SEEDS, field_paths, find_field, fixed, read_toml, refuse
 from fugu.emulation.place import cached_by_meaning
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
-from fugu.trainer.config_parts import CheckpointConfig, EvalConfig, ImitationConfig, LogConfig, OptimizerConfig
+from fugu.trainer.config_parts import CheckpointConfig, EvalConfig, ImitationConfig, LogConfig, OptimizerConfig, RanksConfig
 from fugu.vector.config import VectorConfig, nearest_divisor
 
-__all__ = ["CheckpointConfig", "EvalConfig", "ImitationConfig", "LogConfig", "OptimizerConfig", "TrainConfig"]
+__all__ = ["CheckpointConfig", "EvalConfig", "ImitationConfig", "LogConfig", "OptimizerConfig", "RanksConfig", "TrainConfig"]
 
 MOST = {"epochs": 1_000_000, "threads": 4096}
 """greatest values of what takes time, or stands ready, without taking memory first"""
@@ -80,6 +80,8 @@ class TrainConfig:
     """Times at which the run is saved"""
     eval: EvalConfig = field(default_factory=EvalConfig)
     """Evaluation during training"""
+    ranks: RanksConfig = field(default_factory=RanksConfig)
+    """Processes that learn together"""
     log: LogConfig = field(default_factory=LogConfig)
     """Destinations of metrics, and the terminal's board"""
 
