@@ -3,7 +3,7 @@
 python benchmarks/scale.py --out benchmarks/results/scale.json
 
 overlap    updates per second with and without ``--overlap``, of environments that wait (sleep) and a learner that waits (sleeps, as for
-           for a GPU), against the ideal (R + L) / max(R, L) from the times of the same pair; and of breakout, where both need the same
+           a GPU), against the ideal (R + L) / max(R, L) from the times of the same pair; and of breakout, where both need the same
            cores
 lag        steps until pong reaches a return of 10, with weights one update old and without, seed by seed
 ranks      steps per second of two processes on breakout, each with one thread, over one process with one thread (weak scaling), and

@@ -134,6 +134,18 @@ class World:
         return f"rank {self.rank} goes no further: {who} of {self.size} {what}: {first}"
 
 
+class _Now(threading.local):
+    speaking = False
+
+
+_now = _Now()
+
+
+def speaking() -> bool:
+    """Return whether this thread is in the middle of something that all ranks do together, which nothing may cut short."""
+    return _now.speaking
+
+
 class Hall:
     """Where the ranks of one process, each a thread, meet."""
 
@@ -188,7 +200,11 @@ class Together(Ranks):
     def sum(self, x: Any) -> Any:
         x = x.detach()
         if self._reduces:
-            return self._world.reduced(x)  # type: ignore[union-attr]
+            _now.speaking = True
+            try:
+                return self._world.reduced(x)  # type: ignore[union-attr]
+            finally:
+                _now.speaking = False
         first, *others = self._met(x, self._tensors)
         total = first.clone()
         for other in others:
@@ -213,7 +229,11 @@ class Together(Ranks):
             self._hall.leave()
 
     def _met(self, value: Any, join: Callable[[list[Any]], Any]) -> Any:
-        return join([value]) if self._hall is None else self._hall.meet(self._place, value, join)
+        _now.speaking = True
+        try:
+            return join([value]) if self._hall is None else self._hall.meet(self._place, value, join)
+        finally:
+            _now.speaking = False
 
     def _tensors(self, mine: list[Any]) -> list[Any]:
         import torch

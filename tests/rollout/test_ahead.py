@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -136,6 +138,24 @@ def test_a_run_that_is_killed_and_resumed_equals_one_that_is_not(case, tmp_path)
     assert kept == ("anew" not in case)
     again, same_weights = train(config, tmp_path / "cut", resume=path)
     assert cut == whole[:5] and again == whole[saved.state["updates"] :] and same_weights == weights
+
+
+def test_a_run_that_a_signal_ended_goes_on_as_if_it_had_not(tmp_path):
+    config = config_of("ppo", overlap=True, checkpoint=CheckpointConfig(every=100))
+    whole, weights = train(config)
+    seen = []
+
+    def report(metrics: dict[str, float]) -> None:
+        seen.append(metrics)
+        if len(seen) == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with trainer_of(config, tmp_path) as trainer, Interrupt() as interrupt:
+        trainer.start()
+        trainer.run(report, interrupt)
+    assert interrupt.asked == signal.SIGTERM and len(seen) == 4
+    again, same_weights = train(config, tmp_path, resume=checkpoint.find(tmp_path))
+    assert again == whole[4:] and same_weights == weights
 
 
 # --- a source that shows what it is given ---

@@ -17,10 +17,10 @@ import torch
 
 from fugu.errors import ConfigError, EnvError
 from fugu.ranks import Ranks
+from fugu.rollout.agreed import RankFailed, agreed
 from fugu.rollout.source import Stopped
 from fugu.together import Hall, RankLost, Together, join
 from fugu.trainer import checkpoint
-from fugu.trainer.agreed import RankFailed, agreed
 from tests.trainer.ranks_of_process import ALL, config_of, train
 
 

@@ -43,8 +43,9 @@ def launch(argv: Sequence[str], processes: int) -> int:
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
         died = {rank: code for rank, code in codes.items() if code < 0}
-        if not died and LOST not in codes.values():
-            return max(codes.values())
+        errors = [code for code in codes.values() if code > 0 and code != LOST]
+        if not died and errors:  # a rank has said what is wrong, and it would be again
+            return max(errors)
         who = ", ".join(f"rank {rank} was killed by {signal_name(-code)}" for rank, code in died.items()) or "a rank was lost"
         if attempt == RESTARTS:
             print(f"fugu: {who}, and {RESTARTS} restarts were not enough", file=sys.stderr)

@@ -27,6 +27,7 @@ from fugu.emulation.stats import EpisodeLog, together
 from fugu.errors import ConfigError, FuguError
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.acting import Act, Actor, Acts, Forms, Seen, zeros
+from fugu.rollout.agreed import agreed
 from fugu.rollout.batch import Batch, Origin
 from fugu.rollout.columns import PER_SEGMENT
 from fugu.rollout.config import ReplayConfig
@@ -137,7 +138,7 @@ class Replay(Source):
         idle = 0
         wanted = self.segments * self.horizon * self.ranks.size
         while self._credit < wanted or self._ring.end <= self.horizon:
-            found = self.inner.next(Actor(keeping(actor.act, self.carry), actor.version), stop)
+            found = agreed(self.ranks, lambda: self.inner.next(Actor(keeping(actor.act, self.carry), actor.version), stop))
             counted = self._keep(found)
             logs.append(found.episodes)
             marks.append((found.acted, found.ended))

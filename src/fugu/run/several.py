@@ -21,7 +21,6 @@ from fugu.run import store
 from fugu.run.store import RunFolder
 from fugu.together import Together, first_says, job, join, launched
 from fugu.trainer.build import make_trainer
-from fugu.trainer.callbacks import Callbacks
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.loop import Trainer
@@ -122,12 +121,11 @@ def learn(trainer: Trainer, path: Path | None) -> None:
         trainer.run(lambda metrics: None, interrupt)
 
 
-def accompany(config: TrainConfig, ranks: Sequence[Ranks], watching: Callbacks) -> Path:
+def accompany(config: TrainConfig, ranks: Sequence[Ranks]) -> Path:
     """Train the ranks of a process that is not the first. Returns the path of the run, as the first process has it."""
     with ExitStack() as stack:
         trainer = make_trainer(here(config), ranks=ranks[0])
         stack.callback(trainer.close)
-        trainer.watch(watching)
         run, checkpoint = first_says(None)
         stack.enter_context(beside(config, ranks, checkpoint))
         learn(trainer, checkpoint)

@@ -126,7 +126,7 @@ def begin(config: TrainConfig, root: Path, name: str | None, label: Label, watch
         go_on(run, {"ranks.processes": config.ranks.processes}, watching)
         return run
     if ranks[0].rank:
-        return Run(accompany(config, ranks, watching), **codes(config))
+        return Run(accompany(config, ranks), **codes(config))
     if name is not None:
         store.refuse_taken(root, name)
     with ExitStack() as stack:
@@ -209,7 +209,7 @@ def go_on(run: Run, changes: Mapping[str, Any], watching: Callbacks) -> str | No
     refuse_other_env(run.gate, run.config)
     refuse_other_run(run.config, config)
     if ranks[0].rank:
-        accompany(config.from_checkpoint(), ranks, watching)
+        accompany(config.from_checkpoint(), ranks)
         return None
     with ExitStack() as stack:
         stack.enter_context(failure.explained())

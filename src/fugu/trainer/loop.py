@@ -20,9 +20,9 @@ from fugu.algorithm.contract import Algorithm
 from fugu.algorithm.setup import Seeds
 from fugu.errors import CallOrderError, EnvError, FuguError
 from fugu.ranks import ALONE, Ranks
+from fugu.rollout.agreed import agreed
 from fugu.rollout.source import Source, Stopped
 from fugu.trainer import checkpoint
-from fugu.trainer.agreed import RankFailed
 from fugu.trainer.callbacks import Callbacks
 from fugu.trainer.capture import Unattended, warn_attended
 from fugu.trainer.config import TrainConfig
@@ -84,6 +84,8 @@ class Trainer:
         """updates when that was"""
         self.callbacks = Callbacks()
         """who is told of updates, evaluations and checkpoints"""
+        self._watched = False
+        """whether any rank has callbacks; asked when training begins"""
         self.ended = False  # by a callback
         self._started = 0
         """updates when the environments were last started anew"""
@@ -152,6 +154,7 @@ class Trainer:
     def run(self, report: Report, interrupt: Interrupt) -> None:
         """Train until the steps are done, the target is reached, or ``interrupt`` asks to end; then save."""
         self._saves = self.ranks.any(self.folder is not None)
+        self._watched = self.ranks.any(bool(self.callbacks))
         while not self.finished and not self.ranks.any(bool(interrupt.asked)):
             before = own_state(self.algorithm)  # for a rollout that is given up
             learned, updates = self.engine.learned, self.updates
@@ -174,9 +177,7 @@ class Trainer:
             except (Diverged, KeyboardInterrupt):
                 raise
             except BaseException as error:  # a network of the user's own may raise anything
-                if self.ranks.size > 1 and not isinstance(
-                    error, RankFailed
-                ):  # the others do not know of it, and would not save
+                if self.ranks.size > 1 and not getattr(error, "agreed", False):  # the others would not save
                     raise
                 with suppress(Exception):  # the reason why training ended matters more
                     self._save_unfinished(before)
@@ -193,11 +194,14 @@ class Trainer:
     def _tell(self, metrics: dict[str, float], found: Evaluation | None, report: Report, interrupt: Interrupt) -> None:
         """Report an update, with what callbacks log of it; one of them may end the training. Looks that the clock decided are not
         told to them, so that what they do does not hang on it."""
-        if not self.callbacks or (self.unattended is not None and not self.unattended.at_look):
+        if not self._watched or (self.unattended is not None and not self.unattended.at_look):
             report(metrics)
             return
         try:
-            self.ended = self.ranks.any(self.callbacks.updated(metrics, found))
+            asked = agreed(self.ranks, lambda: bool(self.callbacks) and self.callbacks.updated(metrics, found))
+            self.ended = self.ranks.any(asked)
+            if self.ranks.size > 1:
+                self.engine.optimizer.set_own_rate(self.ranks.broadcast(self.learning_rate))
         except BaseException as error:  # of Ctrl-C only a second one to this training ends it without saving
             if self.saved_step != self.steps and (isinstance(error, Exception) or not interrupt.asked):
                 with suppress(Exception):  # the reason why training ended matters more

@@ -97,7 +97,7 @@ def load(trainer: Trainer, path: Path) -> None:
     engine.learned = state.get("learned", engine.steps)  # earlier versions counted these alone
     trainer.best = state.get("best") if state.get("best_by", RETURNS) == trainer.best_by else None  # they cannot be compared
     trainer.evaluated, trainer.evaluated_at = state.get("evaluated"), state.get("evaluated_at", state["updates"])
-    engine.optimizer.load_own_rate(state.get("learning_rate"), wanted=bool(trainer.callbacks))
+    engine.optimizer.load_own_rate(state.get("learning_rate"), wanted=ranks.any(bool(trainer.callbacks)))
     trainer.saved_step = trainer.steps
     if REPLAY in tensors:
         with checkpoint.fitting_into(path):

@@ -19,9 +19,9 @@ from fugu.errors import ConfigError
 from fugu.gpu import use
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.acting import Actor
+from fugu.rollout.agreed import agreed
 from fugu.rollout.batch import Batch
 from fugu.rollout.source import Experience, Source
-from fugu.trainer.agreed import agreed
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.interrupt import Interrupt

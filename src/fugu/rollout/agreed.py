@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from fugu.errors import FuguError
@@ -15,10 +16,13 @@ Found = TypeVar("Found")
 class RankFailed(FuguError, RuntimeError):
     """Another rank raised an error, which it reports itself."""
 
+    agreed = True
+
 
 def agreed(ranks: Ranks, work: Callable[[], Found]) -> Found:
     """Do ``work``, in which ranks do not speak to each other. If it fails on one of them it fails on all: there with its own error, on
-    the others with ``Stopped``, or with ``RankFailed``, which says where."""
+    the others with ``Stopped``, or with ``RankFailed``, which says where. An error that all know of has
+    ``agreed``."""
     if ranks.size == 1:
         return work()
     failed: BaseException | None = None
@@ -30,6 +34,8 @@ def agreed(ranks: Ranks, work: Callable[[], Found]) -> Found:
         return found
     said = ranks.gather(None if failed is None else (isinstance(failed, Stopped), _line(failed)))
     if failed is not None:
+        with suppress(AttributeError):
+            failed.agreed = True  # type: ignore[attr-defined]
         raise failed
     errors = [(rank, each[1]) for rank, each in enumerate(said) if each is not None and not each[0]]
     if not errors:
