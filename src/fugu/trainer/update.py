@@ -197,9 +197,12 @@ def added_up(metrics: Metrics, flags: Sequence[bool] = (), ranks: Ranks = ALONE)
     if ranks.size == 1:
         return metrics, list(flags)
     names = list(metrics)
-    numbers = [metrics[name].detach().float().cpu() for name in names] + [torch.tensor(float(flag)) for flag in flags]
-    found = ranks.sum(torch.stack(numbers)).unbind() if numbers else ()
-    return dict(zip(names, found, strict=False)), [bool(each > 0) for each in found[len(names) :]]
+    numbers = [torch.tensor([float(flag) for flag in flags])]
+    if names:
+        numbers.append(torch.stack([metrics[name].detach().float() for name in names]).cpu())
+    found = ranks.sum(torch.cat(numbers)).unbind()
+    said, found = found[: len(flags)], found[len(flags) :]
+    return dict(zip(names, found, strict=True)), [bool(each > 0) for each in said]
 
 
 def minibatches(batch: Batch, count: int, epochs: int, generator: torch.Generator) -> Iterator[Batch]:
