@@ -23,7 +23,7 @@ from fugu.policy.central import Actors
 from fugu.policy.shown import ActionDistribution
 from fugu.policy.world import World
 from fugu.rollout.acting import Act, Carry, Seen, forms_of
-from fugu.rollout.envs import untouched
+from fugu.rollout.envs import OneEnv, untouched
 from fugu.run import restore
 from fugu.run.observed import Observed, Reader
 from fugu.run.quick import quick_of
@@ -69,7 +69,7 @@ class Policy:
         self.observation_space, self.action_space = self.spec.observation_space, self.spec.action_space
         self.agents = self.spec.agents
         """names of the agents; empty where they have none"""
-        self.algorithm = restore.restored(run.config, restore.OneEnv(self.spec), self.device, saved).requires_grad_(False)
+        self.algorithm = restore.restored(run.config, OneEnv(self.spec), self.device, saved).requires_grad_(False)
         self.network = self.algorithm.policy
         self._reader = Reader(self.spec)
         self._generator = torch.Generator(self.device).manual_seed(1)

@@ -1,0 +1,37 @@
+"""Recorded episodes that a run learns from: opened, and checked before anything starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fugu.algorithm.settings import sections
+from fugu.errors import ConfigError
+from fugu.rollout.config import DataConfig
+from fugu.trainer.config import TrainConfig
+
+if TYPE_CHECKING:
+    from fugu.data import DataSet
+
+
+def learns_from_data(algorithm: str) -> bool:
+    """Return whether an algorithm learns from recorded episodes alone: one with a section ``data`` does."""
+    return sections(algorithm).get("data") is DataConfig
+
+
+def recordings(config: TrainConfig) -> DataSet | None:
+    """Return the recorded episodes that a run learns from, after a look at every row; None if it plays environments."""
+    if not learns_from_data(config.algorithm):
+        return None
+    path = config.part("data").path
+    if not path:
+        raise ConfigError(
+            f"{config.algorithm} learns from recorded episodes; type fugu train FILE --algorithm {config.algorithm}, with what fugu "
+            "record wrote, or --data.path FILE"
+        )
+    if config.epochs > 1:
+        raise ConfigError(f"epochs={config.epochs}: of recorded episodes rows are drawn anew each time; leave it at 1")
+    from fugu.data import open
+
+    data = open(path)
+    data.refuse()
+    return data
