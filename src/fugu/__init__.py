@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fugu import emulation, errors, policy, spaces, vector
+    from fugu import data, emulation, errors, policy, spaces, vector
     from fugu.algorithm.contract import Algorithm
     from fugu.check import check_env
     from fugu.emulation import Env, Rows, emulate
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # public name -> module that defines it; modules map to themselves
 _PUBLIC = {
+    "data": "fugu.data",
     "emulation": "fugu.emulation",
     "errors": "fugu.errors",
     "policy": "fugu.policy",
@@ -68,6 +69,7 @@ __all__ = [
     "__version__",
     "algorithm",
     "check_env",
+    "data",
     "emulate",
     "emulation",
     "errors",
