@@ -6,28 +6,16 @@ good as more elaborate methods.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from torch import Tensor
 
-from fugu.algorithm.config_offline import BCConfig
 from fugu.algorithm.contract import Algorithm, Metrics, greedy_is_mode
 from fugu.algorithm.parts.imitated import act_alone, imitation_loss
-from fugu.algorithm.settings import Settings
+from fugu.algorithm.settings import BCSettings
 from fugu.algorithm.setup import Setup
 from fugu.rollout.acting import Act, Seen
 from fugu.rollout.batch import Batch
-from fugu.rollout.config import DataConfig
 from fugu.rollout.envs import Envs
 from fugu.rollout.source import Source
-
-
-@dataclass(frozen=True, kw_only=True)
-class BCSettings(Settings):
-    data: DataConfig = field(default_factory=DataConfig)
-    """Recorded episodes"""
-    bc: BCConfig = field(default_factory=BCConfig)
-    """Behaviour cloning"""
 
 
 class BC(Algorithm):

@@ -7,31 +7,19 @@ episode shows it cannot do, and where luck decides it takes luck for skill (``do
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
 from torch import Tensor
 
-from fugu.algorithm.config_offline import DTConfig
 from fugu.algorithm.contract import Algorithm, Metrics
 from fugu.algorithm.parts.imitated import imitation_loss
-from fugu.algorithm.settings import Settings
+from fugu.algorithm.settings import DTSettings
 from fugu.algorithm.setup import Setup, seeded
 from fugu.errors import CallOrderError
 from fugu.policy.decision_net import DecisionNet
 from fugu.rollout.acting import Act, Carry, Seen
 from fugu.rollout.batch import Batch
-from fugu.rollout.config import DataConfig
 from fugu.rollout.envs import Envs
 from fugu.rollout.source import Source
-
-
-@dataclass(frozen=True, kw_only=True)
-class DTSettings(Settings):
-    data: DataConfig = field(default_factory=DataConfig)
-    """Recorded episodes"""
-    dt: DTConfig = field(default_factory=DTConfig)
-    """Decision Transformer"""
 
 
 class DT(Algorithm):

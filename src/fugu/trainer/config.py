@@ -39,14 +39,16 @@ class TrainConfig:
     algorithm: str = fixed("ppo")
     """Algorithm: ppo, a2c (the simplest actor-critic), sac (learns from each row many times), dreamer (learns a model of the world, and
     inside it), safe_ppo (limits on the cost of episodes), mappo (teams, with a critic that sees more than the actors), grpo (compares
-    episodes that began alike), token_ppo (texts, with a value for every token), self_play (against earlier versions), or one of your
-    own: file.py:Class or module:Class"""
+    episodes that began alike), token_ppo (texts, with a value for every token), self_play (against earlier versions); from recorded
+    episodes: bc (does what was done), dt (reaches the return it is told), iql (learns what was worth doing), td3bc (the same for numbers);
+    or one of your own: file.py:Class or module:Class"""
     env_kwargs: Mapping[str, Any] = fixed(default_factory=dict)
     """Settings of the environment; --env.NAME VALUE on the command line. Lists in them become tuples"""
     seed: int = fixed(0)
     """Seed of everything random: weights, actions, order of minibatches, environments"""
     steps: int = 1_000_000
-    """Steps to train for, counted over all agents; the run ends after the batch that reaches them"""
+    """Steps to train for, counted over all agents; the run ends after the batch that reaches them. Of an algorithm that learns from
+    recorded episodes: gradient steps"""
     target: float | None = None
     """Score at which training stops: the mean return of the last 100 episodes, or of an evaluation with --eval.every; in self-play the
     rating. Limits on costs must be kept as well; none: no target"""

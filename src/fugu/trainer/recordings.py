@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fugu.algorithm.settings import sections
+from fugu.emulation.env import EnvSpec
 from fugu.errors import ConfigError
 from fugu.rollout.config import DataConfig
 from fugu.trainer.config import TrainConfig
@@ -33,5 +34,23 @@ def recordings(config: TrainConfig) -> DataSet | None:
     from fugu.data import open
 
     data = open(path)
-    data.refuse()
+    data.require()
     return data
+
+
+def unknown(config: TrainConfig) -> str:
+    """Return the statement of what a run without environments does not know."""
+    return (
+        f"no environment is played, so the return that this policy gets is not known: only how well it fits {config.part('data').path}; "
+        f"--eval plays it in {config.env} now and then, fugu eval RUN afterwards"
+    )
+
+
+def refuse_other_env(data: DataSet, spec: EnvSpec) -> None:
+    """Raise a ConfigError if what was recorded would not fit into the environments of evaluations."""
+    name = data.spec.difference(spec)
+    if name is not None:
+        raise ConfigError(
+            f"{data.path} was recorded with {name} {getattr(data.spec, name)}, but {spec.name} has {getattr(spec, name)}; give the "
+            "environment that it was recorded in: --env NAME"
+        )
