@@ -26,6 +26,10 @@ class DT(Algorithm):
     Config = DTSettings
     policy: DecisionNet
 
+    def __init__(self, policy: DecisionNet, settings: DTSettings, **rest: object) -> None:
+        super().__init__(policy, settings, **rest)  # type: ignore[arg-type]
+        self._target = settings.dt.target
+
     @classmethod
     def build(cls, setup: Setup) -> DT:
         c = setup.settings.dt
@@ -43,11 +47,14 @@ class DT(Algorithm):
 
     # --- playing ---
 
+    def ask(self, target: float | None) -> None:
+        """Ask for this return from the next episode on; None: for the best that was learned from."""
+        self._target = target
+
     @property
     def target(self) -> float:
         """Return the return that the policy is asked for."""
-        asked = self.settings.dt.target
-        return float(self.policy.best) if asked is None else asked
+        return float(self.policy.best) if self._target is None else self._target
 
     @torch.no_grad()
     def act(self, seen: Seen) -> Act:

@@ -33,9 +33,7 @@ class IQL(Algorithm):
     Config = IQLSettings
     scale: Tensor
 
-    def __init__(
-        self, policy: ActorCritic, settings: IQLSettings, *, critic: Judges, value: Judge, **rest: object
-    ) -> None:
+    def __init__(self, policy: ActorCritic, settings: IQLSettings, *, critic: Judges, value: Judge, **rest: object) -> None:
         super().__init__(policy, settings, **rest)  # type: ignore[arg-type]
         self.config = settings.iql
         self.critic, self.value = critic, value

@@ -100,5 +100,7 @@ class TD3BC(Algorithm):
     def _chosen(policy: ActorCritic, obs: list[Tensor]) -> Tensor:
         """Return the policy's actions on observations that are normalised already."""
         structured = obs[0] if policy.obs_layout.plain else policy.obs_layout.assemble(obs)
-        params, _ = policy.net.whole(structured) if hasattr(policy.net, "whole") else policy.net.decode(policy.net.encode(structured))
+        params, _ = (
+            policy.net.whole(structured) if hasattr(policy.net, "whole") else policy.net.decode(policy.net.encode(structured))
+        )
         return policy.distribution.mode(params)

@@ -85,9 +85,7 @@ class DecisionNet(nn.Module):
 
     # --- whole sequences ---
 
-    def forward(
-        self, to_go: Tensor, obs: Tensor, action: Tensor, time: Tensor, generator: Generator | None = None
-    ) -> Tensor:
+    def forward(self, to_go: Tensor, obs: Tensor, action: Tensor, time: Tensor, generator: Generator | None = None) -> Tensor:
         """``generator``: draws what is left out while learning; None: nothing is."""
         when = self._when(time)
         features = self._features(obs.flatten(0, 1)).unflatten(0, time.shape)

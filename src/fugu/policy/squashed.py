@@ -98,7 +98,7 @@ def _log_slope(u: Tensor) -> Tensor:
 
 
 class Around(Distribution):
-    """Normal distributions around squashed means, of any action space: ``action = tanh(mean) + deviation * noise``, cut off at the bounds.
+    """Normal distributions around squashed means, of any action space: ``tanh(mean) + deviation * noise``, cut off at the bounds.
 
     It is for actions that others took. Many of those lie at a bound, where the density of ``Squashed`` has no end. The most probable
     action is the same for both, so what was learned with this one goes on with that one. Numbers without bounds have plain means.

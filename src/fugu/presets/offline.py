@@ -52,15 +52,24 @@ def decision_transformer(env: str, env_kwargs: Mapping[str, Any] | None = None) 
 
 
 def recorded_in(path: str) -> tuple[str, Mapping[str, Any], DataConfig]:
-    """Return the environment that the data set at ``path`` was recorded in, its settings, and where the data set is; ``path`` itself and
-    no data set if there is none."""
+    """Return the environment that the data set at ``path`` was recorded in, its settings, and where the data set is; ``path`` itself
+    and no data set if there is none."""
     if not Path(path).exists() or Path(path).suffix in (".py", ".h"):
         return path, {}, DataConfig()
     from fugu.data import open
 
     data = open(path)
     recorded = data.about["recorded"]
-    return str(recorded.get("env") or data.spec.name), recorded.get("env_kwargs") or {}, DataConfig(path=str(Path(path).resolve()))
+    return (
+        str(recorded.get("env") or data.spec.name),
+        recorded.get("env_kwargs") or {},
+        DataConfig(path=str(Path(path).resolve())),
+    )
 
 
-GENERAL = {"bc": partial(offline, "bc"), "dt": decision_transformer, "iql": partial(offline, "iql"), "td3bc": partial(offline, "td3bc")}
+GENERAL = {
+    "bc": partial(offline, "bc"),
+    "dt": decision_transformer,
+    "iql": partial(offline, "iql"),
+    "td3bc": partial(offline, "td3bc"),
+}

@@ -4,8 +4,8 @@ Every step is as likely as any other to be the first of a segment. So an episode
 it evenly. A segment that reaches the end of its episode is filled up with rows whose ``mask`` is False: the
 final observation, again and again. They come last, so nothing that looks only back ever sees them.
 
-Beside the columns of the recording a segment has those of a replay (``obs_after``, ``acts_after``, ``action_mask_after``), ``action`` as
-the policy would have drawn it and, if asked for, for each row
+Beside the columns of the recording a segment has those of a replay (``obs_after``, ``acts_after``, ``action_mask_after``), ``action``
+as the policy would have drawn it and, if asked for, for each row
 
     time         steps since the episode began
     to_go        undiscounted sum of the rewards from this row to the end of the episode
@@ -49,8 +49,8 @@ class Dataset(Source):
         device: torch.device,
         ranks: Ranks = ALONE,
     ) -> None:
-        """``horizon``: rows of a segment. ``minibatch``: rows of a gradient step. ``together``: minibatches of a batch. ``to_go``: segments
-        have ``time`` and ``to_go``."""
+        """``horizon``: rows of a segment. ``minibatch``: rows of a gradient step. ``together``: minibatches of a batch. ``to_go``:
+        segments have ``time`` and ``to_go``."""
         self.data, self.horizon, self.device, self.ranks = data, horizon, device, ranks
         self.together = together
         self.segments = together * -(-(minibatch or MINIBATCH) // horizon)
@@ -128,8 +128,8 @@ def highest(data: DataSet, share: float) -> DataSet:
 
 
 def rewards_to_go(data: DataSet) -> np.ndarray:
-    """Return ``[rows of the file]`` float32, the sum of the rewards from each row to the end of its episode. Rows of episodes that are not
-    selected, and last rows, hold 0."""
+    """Return ``[rows of the file]`` float32, the sum of the rewards from each row to the end of its episode. Rows of episodes that are
+    not selected, and last rows, hold 0."""
     reward = data.column("reward")
     left = np.zeros(len(reward), np.float32)
     for start, length in zip(data.starts.tolist(), data.lengths.tolist(), strict=True):

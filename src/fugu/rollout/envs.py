@@ -66,17 +66,15 @@ class Envs:
     whole: Whole | None = None
     """function that plays a whole horizon in one kernel, if there is one for this policy and these environments"""
 
-    def recorded(
-        self, algorithm: nn.Module, config: DataConfig, *, best: float = 1.0, to_go: bool = False
-    ) -> Dataset:
+    def recorded(self, algorithm: nn.Module, config: DataConfig, *, best: float = 1.0, to_go: bool = False) -> Dataset:
         """Return a source that draws segments of ``horizon`` rows from recorded episodes. ``best``: share of the episodes, by their
         returns, that it draws from. ``to_go``: segments have ``time`` and ``to_go``."""
         from fugu.rollout.dataset import Dataset, highest  # of no use to others
 
         if self.data is None:
             raise ConfigError(
-                f"{self.name} learns from recorded episodes, and there are none; type fugu train FILE --algorithm {self.name}, with what "
-                "fugu record wrote, or --data.path FILE"
+                f"{self.name} learns from recorded episodes, and there are none; type fugu train FILE --algorithm {self.name}, with "
+                "what fugu record wrote, or --data.path FILE"
             )
         return Dataset(
             highest(self.data, best),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from fugu.config import fitting
+from fugu.errors import ConfigError
 from fugu.rollout.acting import Carry
 from fugu.rollout.batch import seen_of
 from fugu.run.origin import refuse_other_spaces
@@ -19,6 +20,13 @@ from fugu.run.scene import Scene, drawn
 from fugu.trainer import checkpoint
 from fugu.trainer.build import find_device, make_vec
 from fugu.trainer.evaluate import Evaluation, evaluate
+
+
+@runtime_checkable
+class Asked(Protocol):
+    """An algorithm whose policy can be asked for a return."""
+
+    def ask(self, target: float) -> None: ...
 
 
 class Player:
@@ -61,6 +69,14 @@ class Player:
         except BaseException:
             self.vec.close()
             raise
+
+    def ask(self, target: float) -> None:
+        """Ask the policy for this return from now on."""
+        if not isinstance(self.algorithm, Asked):
+            raise ConfigError(
+                f"{self.config.algorithm} cannot be asked for a return; a Decision Transformer can: --algorithm dt"
+            )
+        self.algorithm.ask(target)
 
     def evaluate(self, episodes: int, *, greedy: bool = False) -> Evaluation:
         return evaluate(

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fugu.algorithm.settings import sections
 from fugu.emulation.env import EnvSpec
 from fugu.errors import ConfigError
-from fugu.rollout.config import DataConfig
-from fugu.trainer.config import TrainConfig
+from fugu.trainer.config import TrainConfig, learns_from_data
 
 if TYPE_CHECKING:
     from fugu.data import DataSet
-
-
-def learns_from_data(algorithm: str) -> bool:
-    """Return whether an algorithm learns from recorded episodes alone: one with a section ``data`` does."""
-    return sections(algorithm).get("data") is DataConfig
 
 
 def recordings(config: TrainConfig) -> DataSet | None:
@@ -41,8 +34,8 @@ def recordings(config: TrainConfig) -> DataSet | None:
 def unknown(config: TrainConfig) -> str:
     """Return the statement of what a run without environments does not know."""
     return (
-        f"no environment is played, so the return that this policy gets is not known: only how well it fits {config.part('data').path}; "
-        f"--eval plays it in {config.env} now and then, fugu eval RUN afterwards"
+        f"no environment is played, so the return that this policy gets is not known, only how well it fits "
+        f"{config.part('data').path}; --eval plays it in {config.env} now and then, fugu eval RUN afterwards"
     )
 
 
