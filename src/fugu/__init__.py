@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fugu.run.ending import Interrupted
     from fugu.run.group import Group
     from fugu.run.policy import Policy, load
+    from fugu.run.record import record
     from fugu.run.run import Run
     from fugu.run.train import train
     from fugu.spaces import Layout
@@ -44,6 +45,7 @@ _PUBLIC = {
     "Run": "fugu.run.run",
     "Seen": "fugu.rollout.acting",
     "load": "fugu.run.policy",
+    "record": "fugu.run.record",
     "train": "fugu.run.train",
     "Env": "fugu.emulation",
     "Rows": "fugu.emulation",
@@ -76,6 +78,7 @@ __all__ = [
     "load",
     "policy",
     "presets",
+    "record",
     "spaces",
     "train",
     "vector",

@@ -51,8 +51,9 @@ class IQL(Algorithm):
             critics = Judges(Judge(policy, setup.net, reads=reads) for _ in range(2))
             return critics, Judge(policy, setup.net, reads=0)
 
-        critic, value = map(setup.placed, seeded(setup.seeds.critic, networks))
-        return cls(policy, setup.settings, critic=critic, value=value, seed=setup.seeds.act, ranks=setup.ranks)
+        critic, value = seeded(setup.seeds.critic, networks)
+        made = {"critic": setup.placed(critic), "value": setup.placed(value)}
+        return cls(policy, setup.settings, **made, seed=setup.seeds.act, ranks=setup.ranks)
 
     def source(self, envs: Envs) -> Source:
         source = envs.recorded(self, self.settings.data)

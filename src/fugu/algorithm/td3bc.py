@@ -46,7 +46,7 @@ class TD3BC(Algorithm):
     def build(cls, setup: Setup) -> TD3BC:
         policy = with_actor(setup, "td3bc")
         actions = policy.distribution
-        if actions.reals != actions.dims or not bool(actions.bounded.all()):  # type: ignore[union-attr]
+        if actions.reals != actions.dims or not actions.bounded.all():
             raise ConfigError(
                 f"td3bc acts in Boxes with bounds on both sides, not in {setup.envs.action_space}; use --algorithm iql"
             )

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,6 +50,7 @@ RECORD = np.dtype(
     ]
 )
 assert RECORD.itemsize == 48
+_OFFSET, _PRIME = 0xCBF29CE484222325, 0x100000001B3
 BLOCK = 1 << 14
 """records that are read at once"""
 
@@ -172,10 +172,11 @@ def spec_in(folder: Path, about: Mapping[str, Any]) -> EnvSpec:
 
 def seal(records: np.ndarray, first: int) -> None:
     """Write the checksums of ``records``, whose first is number ``first`` of the index."""
-    size = RECORD.itemsize - 4
-    data = records.view(np.uint8).reshape(-1, RECORD.itemsize)[:, :size].tobytes()
-    sums = [zlib.crc32(data[k * size : (k + 1) * size], first + k & 0xFFFFFFFF) for k in range(len(records))]
-    records["checksum"] = sums
+    words = records.view("<u4").reshape(-1, RECORD.itemsize // 4)[:, :-1].astype(np.uint64)
+    sums = np.arange(first, first + len(records), dtype=np.uint64) + np.uint64(_OFFSET)
+    for word in words.T:  # FNV-1a, 32 bits at a time; each record holds its place, so that one out of place shows
+        sums = (sums ^ word) * np.uint64(_PRIME)
+    records["checksum"] = (sums >> np.uint64(32)).astype(np.uint32)
 
 
 def sound(records: np.ndarray, first: int) -> int:

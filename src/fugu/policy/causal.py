@@ -7,6 +7,8 @@ values; rows stand at different places there, as their episodes began at differe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
@@ -33,7 +35,7 @@ class Causal(nn.Module):
         """``dropout``: share of the numbers that are left out while learning."""
         super().__init__()
         self.width, self.heads, self.dropout = width, heads, dropout
-        self.blocks = nn.ModuleList(Block(width, heads, layers) for _ in range(layers))
+        self.blocks: Sequence[Block] = nn.ModuleList(Block(width, heads, layers) for _ in range(layers))  # type: ignore[assignment]
         self.norm = nn.LayerNorm(width)
 
     def memory(self, rows: int, slots: int, device: torch.device) -> Tensor:
@@ -54,7 +56,7 @@ class Causal(nn.Module):
             x = self._rest(block, x[:, wanted] if last else x, read, generator)
         return self.norm(x)
 
-    def _heads(self, block: nn.Module, x: Tensor, wanted: slice) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(self, block: Block, x: Tensor, wanted: slice) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries of the ``wanted`` places, keys and values, ``[rows, heads, places, size]``."""
         if wanted == slice(None):
             return tuple(map(self._split, block.into_heads(x).chunk(3, -1)))  # type: ignore[return-value]
@@ -65,7 +67,7 @@ class Causal(nn.Module):
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
-    def _rest(self, block: nn.Module, x: Tensor, read: Tensor, generator: Generator | None) -> Tensor:
+    def _rest(self, block: Block, x: Tensor, read: Tensor, generator: Generator | None) -> Tensor:
         """Return what follows in a layer after attention has ``read``."""
         x = x + self._dropped(block.out_of_heads(read.transpose(1, 2).flatten(2)), generator)
         return x + self._dropped(block.down(block.up(block.second_norm(x)).relu()), generator)
@@ -90,7 +92,7 @@ class Causal(nn.Module):
         for number, block in enumerate(self.blocks):
             query, key, value = block.into_heads(block.first_norm(x)).chunk(3, -1)
             keys, values = memory.add(number, slot, key, value)
-            parts = (self._split(part) for part in (query, keys, values))
-            read = F.scaled_dot_product_attention(*parts, attn_mask=seen[:, None])
+            query, keys, values = map(self._split, (query, keys, values))
+            read = F.scaled_dot_product_attention(query, keys, values, attn_mask=seen[:, None])
             x = self._rest(block, x, read, None)
         return self.norm(x)

@@ -54,7 +54,7 @@ BY_ALGORITHM: Mapping[str, Mapping[str, Callable[[], TrainConfig]]] = {
 }
 """algorithm -> environment -> its config"""
 
-GENERAL: Mapping[str, Callable[[str, Mapping[str, Any]], TrainConfig]] = {
+GENERAL: Mapping[str, Callable[[str, Mapping[str, Any] | None], TrainConfig]] = {
     "sac": sac.general,
     "dreamer": dreamer.dreamer,
     **offline.GENERAL,

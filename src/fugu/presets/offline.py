@@ -5,9 +5,8 @@ In: a data set in the place of an environment. The environment of the config is 
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,11 @@ from fugu.trainer.config import EvalConfig, OptimizerConfig, TrainConfig
 from fugu.vector.config import VectorConfig
 
 
-def offline(algorithm: str, env: str, env_kwargs: Mapping[str, Any] | None = None, **changes: Any) -> TrainConfig:
+def offline(
+    algorithm: str, env: str, env_kwargs: Mapping[str, Any] | None = None, *, together: int = 16, **changes: Any
+) -> TrainConfig:
     """Return the config for ``env``, the path of a data set or the name of an environment."""
-    env, kwargs, data = recorded_in(env)
+    env, kwargs, path = recorded_in(env)
     base: dict[str, Any] = {
         "env": env,
         "env_kwargs": {**kwargs, **(env_kwargs or {})},
@@ -29,7 +30,7 @@ def offline(algorithm: str, env: str, env_kwargs: Mapping[str, Any] | None = Non
         "horizon": 1,
         "minibatch": 256,
         "threads": 1,  # of layers this small several threads get in each other's way
-        "data": data,
+        "data": DataConfig(path=path, together=together),
         "vector": VectorConfig(num_envs=1),
         "policy": PolicyConfig(hidden=(256, 256), activation="relu", normalize_observation=True),
         "eval": EvalConfig(greedy=True, episodes=50),
@@ -40,10 +41,14 @@ def offline(algorithm: str, env: str, env_kwargs: Mapping[str, Any] | None = Non
 
 def decision_transformer(env: str, env_kwargs: Mapping[str, Any] | None = None) -> TrainConfig:
     """Return the config of ``dt``: 20 steps of context, 64 of them to a gradient step."""
-    config = offline("dt", env, env_kwargs, steps=10_000, horizon=20, minibatch=1280)
-    return dataclasses.replace(
-        config,
-        data=dataclasses.replace(config.part("data"), together=4),
+    return offline(
+        "dt",
+        env,
+        env_kwargs,
+        steps=10_000,
+        horizon=20,
+        minibatch=1280,
+        together=4,
         policy=PolicyConfig(width=128, layers=3, attention_heads=1, normalize_observation=True),
         optimizer=OptimizerConfig(
             learning_rate=1e-3, schedule="constant", warmup=0.05, max_grad_norm=0.25, eps=1e-8, weight_decay=1e-4
@@ -51,11 +56,11 @@ def decision_transformer(env: str, env_kwargs: Mapping[str, Any] | None = None) 
     )
 
 
-def recorded_in(path: str) -> tuple[str, Mapping[str, Any], DataConfig]:
-    """Return the environment that the data set at ``path`` was recorded in, its settings, and where the data set is; ``path`` itself
-    and no data set if there is none."""
+def recorded_in(path: str) -> tuple[str, Mapping[str, Any], str]:
+    """Return the environment that the data set at ``path`` was recorded in, its settings, and the whole path of the data
+    set; ``path`` itself and no data set if there is none."""
     if not Path(path).exists() or Path(path).suffix in (".py", ".h"):
-        return path, {}, DataConfig()
+        return path, {}, ""
     from fugu.data import open
 
     data = open(path)
@@ -63,7 +68,7 @@ def recorded_in(path: str) -> tuple[str, Mapping[str, Any], DataConfig]:
     return (
         str(recorded.get("env") or data.spec.name),
         recorded.get("env_kwargs") or {},
-        DataConfig(path=str(Path(path).resolve())),
+        str(Path(path).resolve()),
     )
 
 

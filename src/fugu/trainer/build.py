@@ -78,8 +78,10 @@ def make_trainer(
         try_algorithm(algorithm, config.algorithm, envs)
         source = source_of(algorithm, config.algorithm, envs)
         evaluator = None if config.eval.every is None else Evaluator(config, algorithm, lambda small: make_vec(small))
-        if data is not None:
-            source.note = unknown(config) if evaluator is None else refuse_other_env(data, evaluator.open().spec)
+        if data is not None and evaluator is not None:
+            refuse_other_env(data, evaluator.open().spec)
+        elif data is not None:
+            source.note = unknown(config)
         env = spec_to_json(vec.spec)
         return Trainer(config, source, algorithm, folder=folder, clock=clock, ranks=ranks, evaluate=evaluator, env=env)
     except BaseException:
