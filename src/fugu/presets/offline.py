@@ -6,7 +6,7 @@ In: a data set in the place of an environment. The environment of the config is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -49,11 +49,11 @@ class Dataset(Source):
         device: torch.device,
         ranks: Ranks = ALONE,
     ) -> None:
-        """``horizon``: rows of a segment. ``minibatch``: rows of a gradient step. ``together``: minibatches of a batch. ``to_go``:
-        segments have ``time`` and ``to_go``."""
+        """``horizon``: rows of a segment. ``minibatch``: rows of a gradient step; None: about ``MINIBATCH``, of the whole batch.
+        ``together``: minibatches of a batch. ``to_go``: segments have ``time`` and ``to_go``."""
         self.data, self.horizon, self.device, self.ranks = data, horizon, device, ranks
-        self.together = together
-        self.segments = together * -(-(minibatch or MINIBATCH) // horizon)
+        self.together = together if minibatch else 1
+        self.segments = self.together * -(-(minibatch or MINIBATCH) // horizon)
         self._actions = Distribution(data.spec.action_space)
         self._names = [name for name in data.forms if name in ("obs", "mask", "reward", "terminated", "truncated")]
         self._names += [name for name in data.forms if name in ("action_mask", "cost")]
