@@ -18,6 +18,9 @@ from fugu.data import open
 from fugu.errors import ConfigError, FuguError
 from fugu.presets import preset
 from fugu.run.run import Run
+from fugu.trainer import checkpoint
+from fugu.trainer.build import make_trainer
+from fugu.trainer.interrupt import Interrupt
 from tests.algorithm.recorded import Fork, Stitch, anything, mostly_left, moved, record
 
 HERE = "tests.algorithm.recorded"
@@ -188,6 +191,64 @@ def expected_values(data: Any, size: int, gamma: float, expectile: float) -> np.
             weight = np.where(judged > value[place], expectile, 1 - expectile) * [count for _, count in moves]
             value[place] = (weight * judged).sum() / weight.sum()
     return np.where(np.isin(np.arange(size * size), [place for place, _ in done]), value, -np.inf)
+
+
+# --- from offline to online ---
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(
+        "pendulum", tmp_path_factory.mktemp("pendulum") / "data", anything(gs.Box(-2, 2, (1,), np.float32)), 3, name="pendulum"
+    )
+
+
+def test_a_run_begins_with_the_policy_and_the_network_of_another(fork, pendulum, tmp_path):
+    """And does, as PPO after BC and as SAC after IQL, what that one did."""
+    still = {"policy.normalize_observation": False}  # moments move with what is played
+    for data, offline, online in ((fork, "bc", "ppo"), (pendulum, "iql", "sac")):
+        before = learned(data, tmp_path / "runs", offline, steps=32, **{"policy.hidden": (12, 7), **still})
+        config = override(
+            preset(before.config.env, algorithm=online),
+            {"steps": 1, "log.board": "off", "optimizer.learning_rate": 1e-12},
+        )
+        if online == "ppo":
+            config = override(config, {"horizon": 1, "passes": 1, "minibatch": None, "vector.num_envs": 2})
+        after = fugu.train(config=config, runs=tmp_path / "runs", **{"policy.start": before.folder.name})
+        assert after.config.policy.hidden == (12, 7)
+        obs = [before.policy().spec.observation_space.sample() for _ in range(5)]
+        for each in obs:
+            np.testing.assert_allclose(before.policy()(each), after.policy()(each), atol=1e-5)
+
+
+def test_a_replay_begins_with_recorded_rows_and_goes_on_with_played_ones(pendulum, tmp_path):
+    data = open(pendulum)
+    config = override(
+        preset("pendulum", algorithm="sac"),
+        {"steps": 40, "replay.data": str(pendulum), "replay.start": 8, "log.board": "off", "policy.hidden": (8,)},
+    )
+    trainer = make_trainer(config, tmp_path)
+    trainer.start()
+    trainer.run(lambda metrics: None, Interrupt())
+    again = make_trainer(config, tmp_path)
+    again.load(checkpoint.find(tmp_path))
+    ring = again.source._ring
+    rows, kept = int((data.lengths + 1).sum()), ring.columns
+    assert ring.end >= rows + 40
+    assert torch.equal(kept["obs"][0, :rows], torch.from_numpy(np.asarray(data.column("obs"))))
+    torch.testing.assert_close(kept["action"][0, :rows, 0] * 2, torch.from_numpy(np.asarray(data.column("action")).reshape(-1)))
+    assert kept["first"][0, :rows].nonzero()[:, 0].tolist() == data.starts.tolist()
+    assert not kept["mask"][0, rows - 1] and kept["first"][0, rows]
+    assert all(torch.equal(column, trainer.source._ring.columns[name]) for name, column in kept.items())
+    trainer.close()
+    again.close()
+
+
+def test_a_replay_takes_recorded_rows_only_where_they_say_enough(pendulum, fork, tmp_path):
+    for algorithm, path, words in (("dreamer", pendulum, "keeps more of a row"), ("sac", fork, "was recorded with")):
+        config = override(preset("pendulum", algorithm=algorithm), {"replay.data": str(path), "log.board": "off"})
+        with pytest.raises(ConfigError, match=words):
+            fugu.train(config=config, runs=tmp_path)
 
 
 # --- what is said before anything starts ---

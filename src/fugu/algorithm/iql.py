@@ -52,8 +52,8 @@ class IQL(Algorithm):
             return critics, Judge(policy, setup.net, reads=0)
 
         critic, value = seeded(setup.seeds.critic, networks)
-        made = {"critic": setup.placed(critic), "value": setup.placed(value)}
-        return cls(policy, setup.settings, **made, seed=setup.seeds.act, ranks=setup.ranks)
+        setup.placed(critic), setup.placed(value)
+        return cls(policy, setup.settings, critic=critic, value=value, seed=setup.seeds.act, ranks=setup.ranks)
 
     def source(self, envs: Envs) -> Source:
         source = envs.recorded(self, self.settings.data)

@@ -20,6 +20,7 @@ from fugu.algorithm.settings import TD3BCSettings
 from fugu.algorithm.setup import Setup, seeded
 from fugu.errors import ConfigError
 from fugu.policy.actor_critic import ActorCritic
+from fugu.policy.squashed import Around
 from fugu.rollout.acting import Act, Seen
 from fugu.rollout.batch import Batch
 from fugu.rollout.envs import Envs
@@ -46,6 +47,7 @@ class TD3BC(Algorithm):
     def build(cls, setup: Setup) -> TD3BC:
         policy = with_actor(setup, "td3bc")
         actions = policy.distribution
+        assert isinstance(actions, Around)
         if actions.reals != actions.dims or not actions.bounded.all():
             raise ConfigError(
                 f"td3bc acts in Boxes with bounds on both sides, not in {setup.envs.action_space}; use --algorithm iql"

@@ -115,6 +115,7 @@ def main(argv: list[str]) -> int:
         wait = VectorConfig.start_timeout if timeout is None else timeout
         start = preset(name or "cartpole", env_kwargs, device or "cpu", algorithm, start_timeout=wait)
         start = dataclasses.replace(start, env_kwargs={**start.env_kwargs, **env_kwargs})
+    argv, start = _begun(argv, start, runs)
     if offline and named is not None:
         start = dataclasses.replace(start, env=named)
     config = _parse(argv, start)
@@ -127,6 +128,17 @@ def main(argv: list[str]) -> int:
         return _show(lambda: train(config.env, config=config, runs=runs, **about.given))
     except Interrupted as end:
         return _interrupted(end)
+
+
+def _begun(argv: list[str], start: TrainConfig, runs: Path) -> tuple[list[str], TrainConfig]:
+    """Return arguments and config of a run that may begin with the policy of another: then its network is that of the other."""
+    rest, text = take_value(argv, "--policy.start", "RUN")
+    if text is None:
+        return argv, start
+    from fugu.run.begun import policy_of
+
+    policy = policy_of(text, runs)
+    return (argv, start) if policy is None else (rest, dataclasses.replace(start, policy=policy))
 
 
 def _evaluated(config: TrainConfig) -> TrainConfig:

@@ -54,11 +54,8 @@ BY_ALGORITHM: Mapping[str, Mapping[str, Callable[[], TrainConfig]]] = {
 }
 """algorithm -> environment -> its config"""
 
-GENERAL: Mapping[str, Callable[[str, Mapping[str, Any] | None], TrainConfig]] = {
-    "sac": sac.general,
-    "dreamer": dreamer.dreamer,
-    **offline.GENERAL,
-}
+GENERAL: dict[str, Callable[[str, Mapping[str, Any] | None], TrainConfig]] = {"sac": sac.general, "dreamer": dreamer.dreamer}
+GENERAL.update(offline.GENERAL)
 """algorithm -> settings for any environment, where those of PPO would not do"""
 
 

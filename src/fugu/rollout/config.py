@@ -28,6 +28,8 @@ class ReplayConfig:
     """Share of each batch that is made of the newest rows, 0 to 1; the rest is drawn from all"""
     memory: Literal["device", "cpu"] = "device"
     """Memory that rows are kept in: device (where the policy is) or cpu"""
+    data: str = ""
+    """Recorded episodes that it begins with, as if they had just been played; nothing: it begins empty"""
 
     def __post_init__(self) -> None:
         for name in ("size", "start", "ratio", "every"):

@@ -15,7 +15,7 @@ A batch holds several minibatches, each of which counts as one step of the run: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 AFTER = {"obs": "obs_after", "mask": "acts_after", "action_mask": "action_mask_after"}
 """columns whose next value a segment has as well"""
+PIECE = 4096
+"""steps of a lane that are read at once"""
 MINIBATCH = 256
 """rows of a gradient step, if nothing else is said"""
 
@@ -135,3 +137,21 @@ def rewards_to_go(data: DataSet) -> np.ndarray:
     for start, length in zip(data.starts.tolist(), data.lengths.tolist(), strict=True):
         left[start : start + length] = np.cumsum(reward[start : start + length][::-1], dtype=np.float64)[::-1]
     return left
+
+
+def in_lanes(data: DataSet, lanes: int, most: int) -> Iterator[dict[str, Tensor]]:
+    """Yield the rows of all episodes as a replay keeps what was played, ``[lanes, steps, ...]`` pieces that follow each other: episodes
+    one after the other, in equal shares, of which the newest ``most`` steps of each lane. Episodes at the borders of lanes are cut."""
+    actions = Distribution(data.spec.action_space)
+    rows = np.concatenate(
+        [np.arange(start, start + length + 1) for start, length in zip(data.starts, data.lengths, strict=True)]
+    )
+    first = np.zeros(len(rows), bool)
+    first[np.cumsum(data.lengths + 1) - data.lengths - 1] = True
+    each = len(rows) // lanes
+    for begin in range(max(0, each - most), each, PIECE):
+        place = np.arange(lanes)[:, None] * each + np.arange(begin, min(begin + PIECE, each))
+        columns = {name: torch.from_numpy(np.asarray(data.column(name))[rows[place]]) for name in data.forms}
+        columns["reward"] = columns["reward"].float()
+        columns["action"] = actions.env_action.inverse(columns["action"]).to(actions.dtype)
+        yield {**columns, "first": torch.from_numpy(first[place])}

@@ -97,6 +97,12 @@ class Envs:
 
         done = self.tried(algorithm)
         acted, carry = forms_of(done.columns), forms_of(done.carry)
+        data = None
+        if config.data:
+            from fugu.data import open
+
+            data = open(config.data)
+            data.require(self.vec.spec)
         kept = {**acted, **{BEFORE + name: form for name, form in carry.items()}}
         return Replay(
             self._played(kept, carry, config.every, 1),
@@ -105,6 +111,7 @@ class Envs:
             minibatch=self.minibatch,
             acted=acted,
             carry=carry,
+            data=data,
             ranks=getattr(algorithm, "ranks", ALONE),
         )
 
