@@ -57,6 +57,7 @@ def test_a_selection_keeps_the_rows_where_they_are(tmp_path: Path) -> None:
 def test_action_masks_costs_and_own_columns_are_kept(tmp_path: Path) -> None:
     spec = spec_of("plain", costs=("energy", "heat"), columns={"risk": ((2,), "float32")})
     rows = episode(spec, 4, 1, action_mask=True)
+    rows["action_mask"][0, :1] = rows["action"][0] == 0
     with Writer(tmp_path / "d", spec, action_mask=True) as writer:
         writer.add(rows, terminated=True, truncated=False, source=writer.source({}))
     data = fugu.data.open(tmp_path / "d")
@@ -161,9 +162,27 @@ def test_a_bool_that_is_none_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_a_mask_that_forbids_nothing_is_not_kept(tmp_path: Path) -> None:
+    spec, path = spec_of("plain"), write(tmp_path / "d", action_mask=True)
+    assert "action_mask" not in fugu.data.open(path).forms and not (path / "action_mask.bin").exists()
+    rows = episode(spec, 2, 1, action_mask=True)
+    with Writer(path, spec, action_mask=True, append=True) as writer:
+        writer.add(rows, terminated=True, truncated=False, source=0)
+        rows["action_mask"][0, 0] = False
+        with pytest.raises(DataError, match="action_mask: has none, and actions are forbidden now"):
+            writer.add(rows, terminated=True, truncated=False, source=0)
+    assert fugu.data.open(path).episodes == 4
+
+
 def test_forbidden_actions_are_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "d", action_mask=True)
+    path, spec = tmp_path / "d", spec_of("plain")
+    with Writer(path, spec, action_mask=True) as writer:
+        for seed in range(3):
+            rows = episode(spec, 3 + seed, seed, action_mask=True)
+            rows["action_mask"][0, 0] &= seed != 2 or rows["action"][0] == 0
+            writer.add(rows, terminated=True, truncated=False, source=writer.source({}))
     data = fugu.data.open(path)
+    assert data.check() == []
     mask = np.ones(4, bool)
     mask[int(data.column("action")[5])] = False
     assert "episode 1, action: forbidden by the action mask, at step 1" in str(damaged(path, "action_mask", 5, mask).check()[0])

@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
     options = parse(Options, "record", argv)
     if not options.out:
         raise ConfigError("--out is missing: the folder to write, for example --out data/mine")
-    checkpoints = list(options.checkpoints) or [options.which]
+    checkpoints: list[str | int] = [*options.checkpoints] or [options.which]
     from fugu.run.record import record
 
     data = record(

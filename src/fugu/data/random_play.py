@@ -54,10 +54,9 @@ class RandomPlay:
         for leaf, view in zip(self.layout.leaves, self.layout.leaf_views(rows), strict=True):
             sizes = _choices(leaf)
             if sizes is not None and mask is not None:
+                starts = np.ravel(np.asarray(getattr(leaf.space, "start", 0)))
                 for k, size in enumerate(sizes.tolist()):
-                    view.reshape(steps, self.agents, -1)[..., k] = (
-                        self._allowed(mask[:, at : at + size]) + np.ravel(leaf.space.start)[k]
-                    )  # type: ignore[attr-defined]
+                    view.reshape(steps, self.agents, -1)[..., k] = self._allowed(mask[:, at : at + size]) + starts[k]
                     at += size
             else:
                 view[...] = draw(leaf, (steps, self.agents), self._random)
@@ -120,7 +119,7 @@ def draw(leaf: Leaf, lead: tuple[int, ...], random: np.random.Generator) -> np.n
     assert isinstance(space, gs.Box)
     if leaf.dtype.kind != "f":
         low, high = space.low.astype(object), space.high.astype(object)
-        return random.integers(low, high, size=shape, dtype=leaf.dtype.type, endpoint=True)  # type: ignore[arg-type]
+        return random.integers(low, high, size=shape, dtype=leaf.dtype.type, endpoint=True)
     below, above = space.bounded_below, space.bounded_above
     if below.all() and above.all():
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)

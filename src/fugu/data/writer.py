@@ -26,7 +26,8 @@ from fugu.emulation.env import EnvSpec
 class Writer:
     """Writes into ``path``, a new folder, or one with episodes of the same spaces if ``append``.
 
-    ``recorded`` says, as JSON, what is recorded: environment, settings, command. ``action_mask``: whether there is such a column.
+    ``recorded`` says, as JSON, what is recorded: environment, settings, command. ``action_mask``: whether there is such a column, if
+    it forbids anything: one that never did is dropped at the end.
     ``reward``: dtype of rewards, float32 as the rows of environments have them, or float64.
     """
 
@@ -45,7 +46,7 @@ class Writer:
         self.forms = format.forms_of(spec, reward=reward, action_mask=action_mask)
         self.episodes = self.rows = 0
         self._files: dict[str, int] = {}
-        self._closed = False
+        self._closed = self._forbids = False
         fresh = not (append and (self.path / format.ABOUT).is_file())
         if fresh:
             self._about = format.new_about(spec, self.forms, recorded or {})
@@ -73,12 +74,14 @@ class Writer:
         other = found.spec.difference(self.spec)
         if other is None and found.spec.num_agents != self.spec.num_agents:
             other = "num_agents"
-        if other is None and dict(found.forms) != self.forms:
+        rest = {name: form for name, form in self.forms.items() if name != "action_mask" or name in found.forms}
+        if other is None and dict(found.forms) != rest:
             other = "columns"
         if other is not None:
             raise fault(self.path, "is not that of what is recorded now", field=other, fix="Give another --out")
-        self._about = dict(found.about)
+        self._about, self.forms = dict(found.about), rest
         self.episodes, self.rows = found.episodes, found.rows
+        self._forbids = "action_mask" in rest and self.episodes > 0
 
     # --- writing ---
 
@@ -136,7 +139,11 @@ class Writer:
         self.episodes += len(records)
 
     def _bytes_of(self, columns: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
-        if columns.keys() != self.forms.keys():
+        if "action_mask" in columns and not columns["action_mask"].all():
+            if "action_mask" not in self.forms:
+                raise fault(self.path, "has none, and actions are forbidden now", field="action_mask", fix="Give another --out")
+            self._forbids = True
+        if columns.keys() - {"action_mask"} != self.forms.keys() - {"action_mask"} or not self.forms.keys() <= columns.keys():
             raise fault(self.path, f"expected the columns {sorted(self.forms)}, got {sorted(columns)}")
         data = {}
         for name, form in self.forms.items():
@@ -178,7 +185,11 @@ class Writer:
             if whole:
                 self.sync()
                 self._about["closed"] = self.episodes
+                drop = "action_mask" in self.forms and not self._forbids
+                self._about["action_mask"] &= not drop
                 format.write_about(self.path, self._about)
+                if drop:
+                    (self.path / format.column_file("action_mask")).unlink(missing_ok=True)
         except OSError as error:
             raise self._unwritable(error) from error
         finally:
