@@ -137,7 +137,9 @@ KNOWN: Mapping[str, type[Settings]] = {
     "td3bc": TD3BCSettings,
 }
 """algorithm -> its settings, for those whose settings need no torch"""
-ALL = (*KNOWN, "sac")
+OFFLINE = ("bc", "dt", "iql", "td3bc")
+"""those that learn from recorded episodes"""
+ALL = (*(name for name in KNOWN if name not in OFFLINE), "sac", *OFFLINE)
 """those of fugu with settings that others do not have"""
 
 

@@ -54,8 +54,11 @@ BY_ALGORITHM: Mapping[str, Mapping[str, Callable[[], TrainConfig]]] = {
 }
 """algorithm -> environment -> its config"""
 
-GENERAL: dict[str, Callable[[str, Mapping[str, Any] | None], TrainConfig]] = {"sac": sac.general, "dreamer": dreamer.dreamer}
-GENERAL.update(offline.GENERAL)
+GENERAL: Mapping[str, Callable[[str, Mapping[str, Any] | None], TrainConfig]] = {
+    "sac": sac.general,
+    "dreamer": dreamer.dreamer,
+    **offline.GENERAL,
+}
 """algorithm -> settings for any environment, where those of PPO would not do"""
 
 

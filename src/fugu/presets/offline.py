@@ -6,7 +6,7 @@ In: a data set in the place of an environment. The environment of the config is 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def recorded_in(path: str) -> tuple[str, Mapping[str, Any], str]:
     )
 
 
-GENERAL = {
+GENERAL: dict[str, Callable[[str, Mapping[str, Any] | None], TrainConfig]] = {
     "bc": partial(offline, "bc"),
     "dt": decision_transformer,
     "iql": partial(offline, "iql"),

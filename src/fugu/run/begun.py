@@ -17,9 +17,12 @@ WEIGHTS = "policy.safetensors"
 def policy_of(text: str, runs: str | Path = "runs") -> PolicyConfig | None:
     """Return the settings of the network of the run that ``text`` means, with the file of its newest weights as ``start``; None if
     ``text`` is a file, or means no run."""
-    if Path(text).is_file() or not any((folder / "config.toml").is_file() for folder in (Path(text), Path(runs) / text)):
+    if Path(text).is_file():
         return None
-    run = Run(text, runs)
+    try:
+        run = Run(text, runs)
+    except ConfigError:  # that there is no such file is said where it would be read
+        return None
     policy = run.config.policy
     if is_code(policy.net):
         raise ConfigError(

@@ -121,14 +121,14 @@ def _settled(
 def _begun(config: TrainConfig, settings: dict[str, Any], runs: str | Path) -> tuple[TrainConfig, dict[str, Any]]:
     """Return config and settings of a run that may begin with the policy of another: then its network is that of the other."""
     section = settings.get("policy")
-    inside = isinstance(section, Mapping) and "start" in section
-    text = section["start"] if inside else settings.get("policy.start", config.policy.start)
+    inside = section if isinstance(section, Mapping) and "start" in section else {}
+    text = inside["start"] if inside else settings.get("policy.start", config.policy.start)
     policy = policy_of(text, runs) if isinstance(text, str) else None
     if policy is None:
         return config, settings
     settings = {name: value for name, value in settings.items() if name != "policy.start"}
     if inside:
-        settings["policy"] = {name: value for name, value in section.items() if name != "start"}
+        settings["policy"] = {name: value for name, value in inside.items() if name != "start"}
     return replace(config, policy=policy), settings
 
 

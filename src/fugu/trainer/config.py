@@ -48,8 +48,8 @@ class TrainConfig:
     seed: int = fixed(0)
     """Seed of everything random: weights, actions, order of minibatches, environments"""
     steps: int = 1_000_000
-    """Steps to train for, counted over all agents; the run ends after the batch that reaches them. Of an algorithm that learns from
-    recorded episodes: gradient steps"""
+    """Steps to train for, counted over all agents, or gradient steps where recorded episodes are learned from; the run ends after the
+    batch that reaches them"""
     target: float | None = None
     """Score at which training stops: the mean return of the last 100 episodes, or of an evaluation with --eval.every; in self-play the
     rating. Limits on costs must be kept as well; none: no target"""
