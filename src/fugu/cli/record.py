@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -52,11 +54,16 @@ def main(argv: list[str]) -> int:
     if not options.out:
         raise ConfigError("--out is missing: the folder to write, for example --out data/mine")
     checkpoints: list[str | int] = [*options.checkpoints] or [options.which]
+    from fugu.data.opening import SUFFIXES
     from fugu.run.record import record
 
+    final = Path(options.out) if Path(options.out).suffix in SUFFIXES else None
+    if final is not None and (options.append or final.exists()):
+        raise ConfigError(f"{final}: {'--append is for folders' if options.append else 'exists already'}; give another --out")
+    folder = final.with_suffix(".parts") if final is not None else Path(options.out)
     data = record(
         options.what,
-        options.out,
+        folder,
         episodes=options.episodes,
         steps=options.steps,
         random=options.random,
@@ -72,6 +79,11 @@ def main(argv: list[str]) -> int:
         vectors={"backend": options.backend, "num_workers": options.num_workers},
         **{name: value for name, value in options.code.items() if value},
     )
+    if final is not None:
+        from fugu.data import hdf5_write
+
+        hdf5_write.write(data, final)
+        shutil.rmtree(folder)
     out = console()
     mean = f", mean return {data.returns.mean():.2f}" if data.episodes else ""
     out.print(Text(f"{options.out}: {data.episodes:,} episodes, {data.steps:,} steps{mean}"), soft_wrap=True)

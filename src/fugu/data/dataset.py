@@ -77,15 +77,15 @@ class DataSet:
     """what an interrupted recording left behind besides complete episodes; nothing is read of it"""
 
     @classmethod
-    def at(cls, path: Path) -> DataSet:
-        """Open the folder ``path``. A DataError names what is damaged in it."""
+    def at(cls, path: Path, *, salvage: bool = False) -> DataSet:
+        """Open the folder ``path``. A DataError names what is damaged in it, unless ``salvage``."""
         about = format.read_about(path)
         spec = format.spec_in(path, about)
         forms = format.forms_of(spec, reward=about["reward"], action_mask=about["action_mask"])
         records, rest = format.read_index(path)
         _check_records(path, about, spec, records)
         ends = np.cumsum(records["length"] + 1)
-        closed = about.get("closed")
+        closed = None if salvage else about.get("closed")
         if closed is not None and len(records) < closed:
             raise fault(
                 path / format.INDEX,

@@ -161,7 +161,8 @@ class Copy:
             raise
 
     def _parts(self) -> Iterator[list[int]]:
-        most, part, rows = max(1, TOGETHER // max(1, row_bytes(self.forms))), [], 0
+        most, rows = max(1, TOGETHER // max(1, row_bytes(self.forms))), 0
+        part: list[int] = []
         for number, length in zip(self.episodes, self.lengths, strict=True):
             if part and rows + length + 1 > most:
                 yield part
@@ -273,7 +274,7 @@ class Copy:
     def _data(self, group: Any, name: str, number: int) -> Any:
         """Return an array in the file, if it lies there, is not too large, and needs no code to be read."""
         data = self._node(group, name, number, self.library.Dataset)
-        where = {"episode": number, "field": name}
+        where: dict[str, Any] = {"episode": number, "field": name}
         if data.external or data.is_virtual:
             raise fault(self.path, "lies in another file, which is not read", **where)
         plist = data.id.get_create_plist()
@@ -325,8 +326,8 @@ def _claimed(path: Path, about: Mapping[str, Any]) -> Claimed:
         if isinstance(ours, dict):
             spec = spec_from_json(ours.get("env"))
             recorded, sources = ours.get("recorded"), ours.get("sources")
-            fine = isinstance(recorded, dict) and isinstance(sources, list) and all(isinstance(each, dict) for each in sources)
-            if not fine or not isinstance(ours.get("action_mask"), bool):
+            fine = isinstance(sources, list) and all(isinstance(each, dict) for each in sources)
+            if not isinstance(recorded, dict) or not fine or not isinstance(ours.get("action_mask"), bool):
                 raise fault(path, "does not say what was recorded", field=f"metadata {minari.OURS}")
             _refuse_unfit(spec)
             return Claimed(spec, dict(recorded), sources or [{"policy": "unknown"}], ours["action_mask"])

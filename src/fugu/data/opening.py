@@ -26,12 +26,12 @@ NOTE = "OF.json"
 """file of a copy that says what it is a copy of"""
 
 
-def open(path: str | os.PathLike[str]) -> DataSet:
+def open(path: str | os.PathLike[str], *, salvage: bool = False) -> DataSet:
     """Open recorded episodes: a folder that ``fugu record`` wrote, a file or folder in Minari's layout, or ``minari:NAME``, the data
     set of that name that Minari has on this machine.
 
     What cannot be episodes is a ``DataError`` that names file, episode and field. The rows of the fast form are not read yet:
-    ``DataSet.check`` looks at all of them.
+    ``DataSet.check`` looks at all of them. ``salvage``: of a folder that is damaged or cut off, open the whole episodes before that.
     """
     if isinstance(path, str) and path.startswith(minari.PREFIX):
         at = minari.folder_of(path.removeprefix(minari.PREFIX))
@@ -41,7 +41,7 @@ def open(path: str | os.PathLike[str]) -> DataSet:
         return _copied(at / minari.MAIN)
     at = Path(path)
     if (at / ABOUT).is_file():
-        return DataSet.at(at)
+        return DataSet.at(at, salvage=salvage)
     for main in (at / minari.MAIN, at / "data" / minari.MAIN):
         if main.is_file():
             return _copied(main)
