@@ -180,9 +180,11 @@ def _peer(options: argparse.Namespace, what: str, algorithm: str, path: Path, up
 
 
 def products(algorithm: str) -> float:
-    """Return the CPU milliseconds of the matrix products that an update cannot do without, as torch multiplies: forward, and backward
-    for weights and inputs; of the inputs of first layers no gradient is asked for, and the last layer of a Decision Transformer computes
-    queries, outcome and what follows for one token in three."""
+    """Return the CPU milliseconds of the matrix products that an update cannot do without, as torch multiplies.
+
+    Forward, and backward for weights and inputs; of the inputs of first layers no gradient is asked for. The last layer of a Decision
+    Transformer computes queries, outcome and what follows for one token in three.
+    """
     torch.set_num_threads(1)
     todo: list[tuple[int, int, int, int]] = []  # rows, inner, outer, times
     if algorithm == "dt":
@@ -197,7 +199,7 @@ def products(algorithm: str) -> float:
         learns = lambda layers, copies=1: [(r, i, o, copies * (2 if k == 0 else 3)) for k, (r, i, o, _) in enumerate(layers)]  # noqa: E731
         if algorithm == "iql":
             twice = [(512, i, o, 1) for _, i, o, _ in policy]
-            todo = learns(critic, 2) + [(r, i, o, 2) for r, i, o, _ in critic] + learns(policy) + twice + learns(policy)[0:0]
+            todo = learns(critic, 2) + [(r, i, o, 2) for r, i, o, _ in critic] + learns(policy) + twice
             todo += [(r, i, o, 2 if k == 0 else 3) for k, (r, i, o, _) in enumerate(policy)]
         else:
             todo = learns(critic, 2) + [(r, i, o, 2) for r, i, o, _ in critic] + policy
@@ -220,7 +222,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=2_400, help="gradient steps of a Decision Transformer")
     parser.add_argument("--others", type=int, default=6_000, help="gradient steps of all others")
-    parser.add_argument("--small", action="store_true", help="a Decision Transformer of 2 layers, 64 wide, with 10 steps of context")
+    parser.add_argument(
+        "--small", action="store_true", help="a Decision Transformer of 2 layers, 64 wide, with 10 steps of context"
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--peer", help="Python of an environment with d3rlpy")
     parser.add_argument("--out", help="also write the JSON here")
