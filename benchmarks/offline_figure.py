@@ -58,7 +58,8 @@ def panel(case: dict, x: int) -> str:
 def text(
     x: float, y: float, words: str, *, size: int, weight: str = "normal", color: str = "#22272e", anchor: str = "start"
 ) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" fill="{color}" text-anchor="{anchor}">{words}</text>'
+    style = f'font-size="{size}" font-weight="{weight}" fill="{color}" text-anchor="{anchor}"'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{words}</text>'
 
 
 if __name__ == "__main__":

@@ -75,13 +75,15 @@ def anything(space: gs.Space) -> Choose:
     return lambda obs, random, step: space.sample()
 
 
-def record(env: Any, path: Path, choose: Choose, episodes: int, *, seed: int = 0, name: str | None = None) -> Path:
+def record(
+    env: Any, path: Path, choose: Choose, episodes: int, *, seed: int = 0, name: str | None = None, settings: Any = None
+) -> Path:
     """Play ``episodes`` episodes of ``env`` and write them into ``path``, as recorded in the environment called ``name``."""
     random = np.random.default_rng(seed)
     with fv.make(env, num_envs=1) as vec:
         assert vec.num_agents == 1
         forms = [name for name in forms_of(vec.spec) if name != "action"]
-        with Writer(path, vec.spec, recorded={"env": name or vec.spec.name}) as writer:
+        with Writer(path, vec.spec, recorded={"env": name or vec.spec.name, "env_kwargs": settings or {}}) as writer:
             vec.reset(seed)
             source = writer.source({})
             for _ in range(episodes):

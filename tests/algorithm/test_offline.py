@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,9 @@ def told(fork: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def learned(data: Path, runs: Path, algorithm: str, **changes: Any) -> Run:
-    config = override(preset(str(data), algorithm=algorithm), {"log.board": "off", **changes})
-    return fugu.train(config=config, runs=runs)
+    config = preset(str(data), algorithm=algorithm)
+    env = f"{HERE}:{config.env}" if config.env in ("Fork", "Stitch") else config.env  # code has to be named
+    return fugu.train(config=override(config, {"env": env, "log.board": "off", **changes}), runs=runs)
 
 
 def mean(run: Run, target: float | None = None, episodes: int = 20, greedy: bool = True) -> float:
@@ -235,8 +237,8 @@ def test_a_replay_begins_with_recorded_rows_and_goes_on_with_played_ones(pendulu
     ring = again.source._ring
     rows, kept = int((data.lengths + 1).sum()), ring.columns
     assert ring.end >= rows + 40
-    assert torch.equal(kept["obs"][0, :rows], torch.from_numpy(np.asarray(data.column("obs"))))
-    torch.testing.assert_close(kept["action"][0, :rows, 0] * 2, torch.from_numpy(np.asarray(data.column("action")).reshape(-1)))
+    assert torch.equal(kept["obs"][0, :rows], torch.from_numpy(np.array(data.column("obs"))))
+    torch.testing.assert_close(kept["action"][0, :rows, 0] * 2, torch.from_numpy(np.array(data.column("action")).reshape(-1)))
     assert kept["first"][0, :rows].nonzero()[:, 0].tolist() == data.starts.tolist()
     assert not kept["mask"][0, rows - 1] and kept["first"][0, rows]
     assert all(torch.equal(column, trainer.source._ring.columns[name]) for name, column in kept.items())
@@ -268,6 +270,26 @@ def test_what_does_not_fit_is_refused_before_training(fork, tmp_path):
         fugu.train(config=preset(str(fork), algorithm="td3bc"), runs=tmp_path)
 
 
+def test_code_that_a_data_set_names_is_executed_only_if_it_is_named_again(fork, tmp_path):
+    config = preset(str(fork), algorithm="bc")
+    assert (config.env, config.env_kwargs) == ("Fork", {})
+    with pytest.raises(ConfigError, match=rf"was recorded in {HERE}:Fork, which may execute code: name it yourself"):
+        fugu.train(config=override(config, {"eval.every": 1}), runs=tmp_path)
+    for number, settings in enumerate(({"path": "../x.so"}, {"deep": ["m:f"]}, {"plain": 3, "word": "easy-2"})):
+        path = record("cartpole", tmp_path / str(number), anything(gs.Discrete(2)), 1, name="cartpole", settings=settings)
+        assert preset(str(path), algorithm="bc").env_kwargs == (settings if number == 2 else {})
+
+
+def test_a_number_that_is_none_is_named_with_its_episode_before_training(fork, tmp_path):
+    shutil.copytree(fork, tmp_path / "data")
+    reward = np.memmap(tmp_path / "data" / "reward.bin", np.float32, "r+")
+    reward[4 * 7 + 1] = np.nan  # four rows to an episode
+    reward.flush()
+    with pytest.raises(ConfigError, match=r"episode 7, reward.*NaN"):
+        learned(tmp_path / "data", tmp_path / "runs", "iql")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_run_without_environments_says_what_it_does_not_know(fork, tmp_path, capsys):
     run = learned(fork, tmp_path, "bc", steps=32)
     assert "the return that this policy gets is not known" in capsys.readouterr().err
@@ -284,8 +306,6 @@ def test_only_a_policy_that_can_be_asked_for_a_return_is(fork, tmp_path):
 def test_a_run_goes_on_with_data_that_were_moved(fork, tmp_path):
     run = learned(fork, tmp_path / "runs", "bc", steps=32)
     moved_to = tmp_path / "elsewhere"
-    import shutil
-
     shutil.copytree(fork, moved_to)
     on = run.resume(steps=64, **{"data.path": str(moved_to)})
     assert on.metrics()[-1]["steps"] == 64

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from gymnasium import spaces as gs
+from tests.algorithm.recorded import anything, record
 
 from fugu.cli.main import main
-from tests.algorithm.recorded import anything, record
 
 SMALL = ["--policy.width", "16", "--horizon", "4", "--minibatch", "64", "--steps", "8"]
 

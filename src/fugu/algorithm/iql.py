@@ -69,13 +69,12 @@ class IQL(Algorithm):
         return batch
 
     def losses(self, batch: Batch) -> Iterator[tuple[Tensor, Metrics]]:
-        c, rows, count = self.config, rows_of(batch, self.ranks), batch.segments * batch.horizon
-        both = seen_by(self.policy, torch.cat([rows.obs, rows.next_obs]))
-        obs = [leaf[:count] for leaf in both]
-        action = self.action_input(rows.action)
-        values = self.value(both, action.new_empty(2 * count, 0))
-        value, next_value = values[:count], values[count:].detach()
+        c, rows = self.config, rows_of(batch, self.ranks)
+        obs, action = seen_by(self.policy, rows.obs), self.action_input(rows.action)
+        nothing = action.new_empty(len(action), 0)
+        value = self.value(obs, nothing)
         with torch.no_grad():
+            next_value = self.value(seen_by(self.policy, rows.next_obs), nothing)
             target = self.scale * rows.reward + c.gamma * torch.where(rows.terminated, 0.0, next_value)
             judged = self.slow(obs, action).amin(0)
             weight = (c.beta * (judged - value)).exp().clamp(max=c.most)

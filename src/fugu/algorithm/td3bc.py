@@ -70,9 +70,8 @@ class TD3BC(Algorithm):
         return batch
 
     def losses(self, batch: Batch) -> Iterator[tuple[Tensor, Metrics]]:
-        c, rows, count = self.config, rows_of(batch, self.ranks), batch.segments * batch.horizon
-        both = seen_by(self.policy, torch.cat([rows.obs, rows.next_obs]))
-        obs, after = [leaf[:count] for leaf in both], [leaf[count:] for leaf in both]
+        c, rows = self.config, rows_of(batch, self.ranks)
+        obs, after = (seen_by(self.policy, each) for each in (rows.obs, rows.next_obs))
         action = rows.action.clamp(-1, 1)
         with torch.no_grad():
             chosen = self._chosen(self.slow_policy, after)

@@ -14,6 +14,7 @@ from typing import Any
 from fugu.policy.config import PolicyConfig
 from fugu.rollout.config import DataConfig
 from fugu.trainer.config import EvalConfig, OptimizerConfig, TrainConfig
+from fugu.trainer.recordings import env_of
 from fugu.vector.config import VectorConfig
 
 
@@ -63,13 +64,8 @@ def recorded_in(path: str) -> tuple[str, Mapping[str, Any], str]:
         return path, {}, ""
     from fugu.data import open
 
-    data = open(path)
-    recorded = data.about["recorded"]
-    return (
-        str(recorded.get("env") or data.spec.name),
-        recorded.get("env_kwargs") or {},
-        str(Path(path).resolve()),
-    )
+    env, kwargs, _ = env_of(open(path))
+    return env, kwargs, str(Path(path).resolve())
 
 
 GENERAL: dict[str, Callable[[str, Mapping[str, Any] | None], TrainConfig]] = {
