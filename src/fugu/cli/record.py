@@ -37,7 +37,7 @@ class Options(PolicyOptions):
     checkpoints: tuple[str, ...] = ()
     """Checkpoints that play the same share each: all, or latest, best and steps; none: that of --checkpoint"""
     num_envs: int | None = None
-    """Environments that play at once; none: one per episode, up to 64, or 1024 with random play in C++"""
+    """Environments that play at once; none: one per episode, up to 64, or 512 with random play in C++"""
     num_workers: int | None = None
     """Processes or threads that step the environments; none: one per usable core"""
     backend: str = "auto"

@@ -10,7 +10,7 @@ from one with ``first`` to the one after its ending; what lies between episodes,
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -75,6 +75,7 @@ class Tape:
         self._capacity = 1 << (2 * self._chunk - 1).bit_length()
         self._columns = {name: self._made(name) for name in writer.forms}
         self._first = np.zeros((self._capacity, self.count), bool)
+        self._gathered: dict[str, np.ndarray] = {}
         self._emptied = time.perf_counter()
 
     def _made(self, name: str) -> np.ndarray:
@@ -134,12 +135,10 @@ class Tape:
 
     def _ended(self) -> Ended:
         """Return the episodes that ended since the last look and are to be kept, and note those that began."""
-        steps = np.arange(self._done, self.now)
-        slots = steps & (self._capacity - 1)
-        over = self._columns["terminated"][slots] | self._columns["truncated"][slots]
-        begin_agent, begin = np.nonzero(self._first[np.arange(self._begun, self.now + 1) & (self._capacity - 1)].T)
-        end_agent, end = np.nonzero(over.T)
-        begin, end = begin + self._begun, end + self._done
+        terminated, truncated = self._columns["terminated"], self._columns["truncated"]
+        end_agent, end = self._events(self._done, self.now, lambda slots: terminated[slots] | truncated[slots])
+        # of the current step only whether an episode begins is known
+        begin_agent, begin = self._events(self._begun, self.now + 1, lambda slots: self._first[slots])
         # the last beginning of an agent before its ending; those under way count as beginnings
         under_way = np.flatnonzero(self._start != FOREVER)
         agents = np.concatenate([under_way, begin_agent])
@@ -158,6 +157,20 @@ class Tape:
         found = Ended(starts[which], end, end_agent, numbers[which])
         self._note(agents, starts, numbers, found)
         return self._chosen(found)
+
+    def _events(self, start: int, stop: int, flags: Callable[[slice], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return agent and step of what ``flags`` marks in the steps from ``start`` to ``stop``, sorted by both."""
+        agents, steps = [], []
+        while start < stop:
+            first = start & (self._capacity - 1)
+            last = min(first + stop - start, self._capacity)  # the ring goes on at its beginning
+            step, agent = np.divmod(np.flatnonzero(flags(slice(first, last))), self.count)
+            agents.append(agent)
+            steps.append(step + start)
+            start += last - first
+        agent, step = (np.concatenate([*parts, np.zeros(0, np.int64)]) for parts in (agents, steps))
+        order = np.argsort(agent, kind="stable")
+        return agent[order], step[order]
 
     def _note(self, agents: np.ndarray, starts: np.ndarray, numbers: np.ndarray, found: Ended) -> None:
         """Remember what is under way now."""
@@ -185,15 +198,29 @@ class Tape:
     def _write(self, found: Ended) -> None:
         steps = found.end - found.start + 1
         lasts = np.cumsum(steps + 1) - 1
-        step = np.repeat(found.start - (lasts - steps), steps + 1) + np.arange(lasts[-1] + 1)
-        where = (step & (self._capacity - 1)) * self.count + np.repeat(found.agent, steps + 1)
+        size = self._capacity * self.count
+        first = (found.start & (self._capacity - 1)) * self.count + found.agent
+        jump = np.full(lasts[-1] + 1, self.count)  # each row of an agent lies a step after the one before
+        jump[lasts - steps] = np.diff(first, prepend=0)
+        jump[(lasts - steps)[1:]] -= steps[:-1] * self.count
+        where = np.cumsum(jump)  # beyond the end of the ring it goes on at its beginning
+        where[where >= size] -= size
         rows = {}
+        alone = ("mask", "terminated", "truncated") if self.per_env == 1 else ()
         for name, column in self._columns.items():
             flat = column.reshape(-1, *column.shape[2:])
-            rows[name] = np.take(flat, where, axis=0, mode="clip")  # clip: nothing to be checked, and twice as fast
-        for name in (*self._outcomes, "action"):
+            into = self._gathered.get(name)
+            if into is None or len(into) < len(where):  # memory that is used again is not fetched from the system again
+                into = self._gathered[name] = np.empty((len(where) * 5 // 4, *column.shape[2:]), column.dtype)
+            rows[name] = into[: len(where)]
+            if name in alone:  # of an agent without others all is known: it acts until an ending
+                rows[name][...] = name == "mask"
+                rows[name][lasts - 1] = flat[where[lasts - 1]]
+            else:  # clip: nothing to be checked, and twice as fast
+                np.take(flat, where, axis=0, out=rows[name], mode="clip")
+        for name in (*self._outcomes, "action", "mask"):
             rows[name][lasts] = 0
-        if np.count_nonzero(rows["mask"]) < len(step) - len(lasts):
+        if not alone and np.count_nonzero(rows["mask"]) < len(where) - len(lasts):
             rows["action"][~rows["mask"]] = 0
         env = found.agent // self.per_env
         self.writer.add_many(

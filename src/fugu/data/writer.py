@@ -53,11 +53,18 @@ class Writer:
             self._make_folder()
         else:
             self._continue()
-        for name in (*self.forms, "episodes"):
-            flags = os.O_RDWR | os.O_CREAT | (os.O_EXCL if fresh else 0)
-            self._files[name] = files.opened(self.path / format.column_file(name), flags)
-        self._about["closed"] = None
-        format.write_about(self.path, self._about)
+        try:
+            for name in (*self.forms, "episodes"):
+                flags = os.O_RDWR | os.O_CREAT | (os.O_EXCL if fresh else 0)
+                self._files[name] = files.opened(self.path / format.column_file(name), flags)
+            self._about["closed"] = None
+            format.write_about(self.path, self._about)  # from now on it can be opened
+        except BaseException as error:
+            for descriptor in self._files.values():
+                os.close(descriptor)
+            if isinstance(error, OSError):
+                raise self._unwritable(error) from error
+            raise
         self._take_back()
 
     def _make_folder(self) -> None:

@@ -31,7 +31,7 @@ from fugu.vector.vecenv import VecEnv
 
 PHASE = 104_729
 """distance between the seeds of policies that play one after the other"""
-MOST, MOST_NATIVE = 64, 1024
+MOST, MOST_NATIVE = 64, 512
 """most environments that play at once by themselves"""
 STEPS_EACH = 1000
 """of a recording of so many steps, those that an environment plays at least"""
