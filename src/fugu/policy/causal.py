@@ -13,6 +13,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from fugu.ops.mlp import mlp
 from fugu.policy.attention import Block
 
 
@@ -37,6 +38,9 @@ class Causal(nn.Module):
         self.width, self.heads, self.dropout = width, heads, dropout
         self.blocks: Sequence[Block] = nn.ModuleList(Block(width, heads, layers) for _ in range(layers))  # type: ignore[assignment]
         self.norm = nn.LayerNorm(width)
+        self.zeros: Tensor
+        self.register_buffer("zeros", torch.zeros(3 * width), persistent=False)
+        """in the place of biases that there are none of"""
 
     def memory(self, rows: int, slots: int, device: torch.device) -> Tensor:
         """Return an empty memory."""
@@ -58,19 +62,24 @@ class Causal(nn.Module):
 
     def _heads(self, block: Block, x: Tensor, wanted: slice) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries of the ``wanted`` places, keys and values, ``[rows, heads, places, size]``."""
+        weight, width = block.into_heads.weight, self.width
         if wanted == slice(None):
-            return tuple(map(self._split, block.into_heads(x).chunk(3, -1)))  # type: ignore[return-value]
-        weight = block.into_heads.weight
-        key, value = F.linear(x, weight[self.width :]).chunk(2, -1)
-        return self._split(F.linear(x[:, wanted], weight[: self.width])), self._split(key), self._split(value)
+            return tuple(map(self._split, self._linear(x, weight).chunk(3, -1)))  # type: ignore[return-value]
+        key, value = self._linear(x, weight[width:]).chunk(2, -1)
+        return self._split(self._linear(x[:, wanted], weight[:width])), self._split(key), self._split(value)
+
+    def _linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return ``x @ weight.T``: our kernels take half the time of torch's on a CPU."""
+        return mlp(x, [weight], [self.zeros[: len(weight)]], "relu", last="none")
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def _rest(self, block: Block, x: Tensor, read: Tensor, generator: Generator | None) -> Tensor:
         """Return what follows in a layer after attention has ``read``."""
-        x = x + self._dropped(block.out_of_heads(read.transpose(1, 2).flatten(2)), generator)
-        return x + self._dropped(block.down(block.up(block.second_norm(x)).relu()), generator)
+        x = x + self._dropped(self._linear(read.transpose(1, 2).flatten(2), block.out_of_heads.weight), generator)
+        layers = [block.up.weight, block.down.weight], [block.up.bias, block.down.bias]
+        return x + self._dropped(mlp(block.second_norm(x), *layers, "relu", last="none"), generator)
 
     def _dropped(self, x: Tensor, generator: Generator | None) -> Tensor:
         """Return ``x`` with a share of it left out, from a generator of ours: that of torch is in no checkpoint."""
@@ -90,7 +99,7 @@ class Causal(nn.Module):
         slots = torch.arange(memory.kept.shape[3], device=x.device)
         seen = ((slots >= 1) & (slots <= slot[..., None])) | (slots == slot[..., None])  # [rows, new, slots]
         for number, block in enumerate(self.blocks):
-            query, key, value = block.into_heads(block.first_norm(x)).chunk(3, -1)
+            query, key, value = self._linear(block.first_norm(x), block.into_heads.weight).chunk(3, -1)
             keys, values = memory.add(number, slot, key, value)
             query, keys, values = map(self._split, (query, keys, values))
             read = F.scaled_dot_product_attention(query, keys, values, attn_mask=seen[:, None])

@@ -96,6 +96,8 @@ class Envs:
         """Return a source that keeps what was played, and draws segments of ``horizon`` rows from it."""
         from fugu.rollout.replay import BEFORE, Replay  # of no use to others
 
+        if isinstance(self.vec, OneEnv):
+            raise ConfigError(f"{self.name} plays environments, and recorded episodes have none")
         done = self.tried(algorithm)
         acted, carry = forms_of(done.columns), forms_of(done.carry)
         data = None
