@@ -162,7 +162,7 @@ def test_completions_that_the_sandbox_failed_on_are_in_no_figure(
         (["--format", "mbpp"], 1, "tasks.jsonl, line 1: needs the field 'test_list'"),
         (["--backend", "bubblewrp"], 2, ""),
         (["--allow", "seccmp"], 2, "Did you mean 'seccomp'"),
-        (["--workers", "0"], 2, "workers=0 must be at least 1"),
+        (["--workers", "0"], 2, "workers=0 must be from 1 to 1024"),
     ],
 )
 def test_wrong_calls_say_what_is_wrong(
