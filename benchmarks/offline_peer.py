@@ -46,8 +46,9 @@ def main() -> None:
 
 def made(name: str):
     """Return the config: that of fugu's preset, as far as both have the same settings; the rest is d3rlpy's default."""
+    obs = np.load(sys.argv[3])["obs"].astype(np.float32)
     scaled = {
-        "observation_scaler": d3rlpy.preprocessing.StandardObservationScaler(),
+        "observation_scaler": d3rlpy.preprocessing.StandardObservationScaler(mean=obs.mean(0), std=obs.std(0)),
         "action_scaler": d3rlpy.preprocessing.MinMaxActionScaler(minimum=-2.0, maximum=2.0),
     }
     if name == "dt":
