@@ -56,6 +56,8 @@ METRICS: dict[str, Metric] = {
     "loss/entropy": Metric("nats", "mean entropy of the policy over unmasked rows"),
     "loss/kl": Metric("nats", "estimate of KL(old || new): the mean of ratio - 1 - log(ratio)"),
     "loss/clip_fraction": Metric("share", "rows whose probability ratio lies outside the clip range"),
+    "loss/imitation": Metric("nats", "mean of -log p of what was done, on recorded rows"),
+    "loss/critic": Metric("", "mean squared error of the critics, towards what they learn towards"),
     "loss/q": Metric("", "mean of what the critics say of the actions in the minibatches"),
     "loss/temperature": Metric("reward per nat", "what entropy counts for, as it is learned"),
     "loss/explained_variance": Metric(

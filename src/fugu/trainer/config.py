@@ -21,6 +21,7 @@ from fugu.config import SEEDS, field_paths, find_field, fixed, read_toml, refuse
 from fugu.emulation.place import cached_by_meaning
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
+from fugu.rollout.config import DataConfig
 from fugu.trainer.config_parts import CheckpointConfig, EvalConfig, ImitationConfig, LogConfig, OptimizerConfig, RanksConfig
 from fugu.vector.config import VectorConfig, nearest_divisor
 
@@ -39,14 +40,16 @@ class TrainConfig:
     algorithm: str = fixed("ppo")
     """Algorithm: ppo, a2c (the simplest actor-critic), sac (learns from each row many times), dreamer (learns a model of the world, and
     inside it), safe_ppo (limits on the cost of episodes), mappo (teams, with a critic that sees more than the actors), grpo (compares
-    episodes that began alike), token_ppo (texts, with a value for every token), self_play (against earlier versions), or one of your
-    own: file.py:Class or module:Class"""
+    episodes that began alike), token_ppo (texts, with a value for every token), self_play (against earlier versions); from recorded
+    episodes: bc (does what was done), dt (reaches the return it is told), iql (learns what was worth doing), td3bc (the same for
+    numbers); or one of your own: file.py:Class or module:Class"""
     env_kwargs: Mapping[str, Any] = fixed(default_factory=dict)
     """Settings of the environment; --env.NAME VALUE on the command line. Lists in them become tuples"""
     seed: int = fixed(0)
     """Seed of everything random: weights, actions, order of minibatches, environments"""
     steps: int = 1_000_000
-    """Steps to train for, counted over all agents; the run ends after the batch that reaches them"""
+    """Steps to train for, counted over all agents, or gradient steps where recorded episodes are learned from; the run ends after the
+    batch that reaches them"""
     target: float | None = None
     """Score at which training stops: the mean return of the last 100 episodes, or of an evaluation with --eval.every; in self-play the
     rating. Limits on costs must be kept as well; none: no target"""
@@ -202,6 +205,11 @@ def member(algorithm: str) -> type[TrainConfig]:
     made.append(("algorithm", str, fixed(algorithm)))
     space = {"_made": True, "__doc__": TrainConfig.__doc__, "__module__": __name__}
     return dataclasses.make_dataclass("TrainConfig", made, bases=(TrainConfig,), namespace=space, frozen=True, kw_only=True)
+
+
+def learns_from_data(algorithm: str) -> bool:
+    """Return whether an algorithm learns from recorded episodes alone: one with a section ``data`` does."""
+    return sections(algorithm).get("data") is DataConfig
 
 
 def with_algorithm(config: TrainConfig, algorithm: str) -> TrainConfig:
