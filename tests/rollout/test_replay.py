@@ -365,7 +365,9 @@ def test_what_does_not_fit_is_refused_before_it_is_taken():
         made(size=10**13, carry=False)
     with pytest.raises(ConfigError, match="leaves 3 rows for each of 3 agents.*try --replay.size 15"):
         made(size=9)
-    with pytest.raises(ConfigError, match=r"replay.ratio=\d+ makes batches of [\d,]+ rows, .* are free; try --replay.ratio \d+$"):
+    with pytest.raises(
+        ConfigError, match=r"replay.ratio=\d+ makes batches of [\d,]+ rows, .* are free; try --replay.ratio \d+$"
+    ):
         made(ratio=10**12, carry=False)
     with pytest.raises(ConfigError, match="replay.start=50 is more than replay.size=20"):
         ReplayConfig(size=20, start=50)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -46,8 +46,14 @@ class Envs:
     whole: Whole | None = None
     """function that plays a whole horizon in one kernel, if there is one for this policy and these environments"""
 
+    fleet: Callable[[Acting], Source] | None = None
+    """function that returns the source of an algorithm whose environments are on nodes of a cluster, which play by themselves"""
+
     def on_policy(self, algorithm: Acting) -> Source:
-        """Return a source of segments: environments on the device, on the CPU for a policy on a GPU, or both on the CPU."""
+        """Return a source of segments: environments on the device, on the CPU for a policy on a GPU, or both on the CPU; or nodes of a
+        cluster that have both."""
+        if self.fleet is not None:
+            return self.fleet(algorithm)
         done = self.tried(algorithm)
         return self._played(forms_of(done.columns), forms_of(done.carry), self.horizon, self.passes)
 
@@ -55,6 +61,11 @@ class Envs:
         """Return a source that keeps what was played, and draws segments of ``horizon`` rows from it."""
         from fugu.rollout.replay import BEFORE, Replay  # of no use to others
 
+        if self.fleet is not None:
+            raise ConfigError(
+                f"rollout.nodes: {self.name} learns from each row as it comes, and nodes send whole segments; let the cluster step its "
+                "environments: --vector.backend ray --vector.nodes 2"
+            )
         done = self.tried(algorithm)
         acted, carry = forms_of(done.columns), forms_of(done.carry)
         kept = {**acted, **{BEFORE + name: form for name, form in carry.items()}}
@@ -88,6 +99,8 @@ class Envs:
                 f"passes={self.passes}: {self.name} takes one episode of each environment; try --vector.num-envs "
                 f"{self.passes * self.vec.num_envs} --passes 1"
             )
+        if self.fleet is not None:
+            return self.fleet(algorithm)
         carry = forms_of(self.tried(algorithm).carry)
         return Episodes(self.vec, self.horizon, groups, carry=carry, device=self.device, clock=self.clock)
 

@@ -76,6 +76,7 @@ class Report:
         metrics["time/steps_per_second"] = (self.trainer.steps - self.steps) / seconds
         metrics.update(shares(spent))
         metrics.update(self.system.sample())
+        metrics.update(self.trainer.source.measured())
         self.steps = self.trainer.steps
         self.outputs.write(self.trainer.steps, metrics)
         self.board.update(metrics)
