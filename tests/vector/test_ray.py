@@ -192,7 +192,9 @@ def test_a_cluster_that_cannot_be_joined_is_told_in_one_line(ray_here, monkeypat
         raise ConnectionError("no\nsuch host")
 
     monkeypatch.setattr(ray_here, "init", init)
-    with pytest.raises(ray_cluster.ClusterError, match=r"at 10.9.9.9:6379 cannot be joined: ConnectionError: no such host. Look"):
+    with pytest.raises(
+        ray_cluster.ClusterError, match=r"at 10.9.9.9:6379 cannot be joined: ConnectionError: no such host. Look"
+    ):
         make(address="10.9.9.9:6379")
 
 

@@ -30,7 +30,7 @@ from fugu.errors import EnvError, EnvTimeout, WorkerDied
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.acting import Actor
 from fugu.rollout.fleet_merge import Part, lost_part, merged, part_of
-from fugu.rollout.fleet_node import Built, Played, weights_of
+from fugu.rollout.fleet_node import Built, Played, common, weights_of
 from fugu.rollout.fleet_vec import FleetVec
 from fugu.rollout.source import Clock, Experience, Kept, Page, Source, Stopped
 from fugu.vector.ray_nodes import GRACE_S, Member
@@ -81,6 +81,8 @@ class Fleet(Source):
         self._clock = clock or nullcontext
         self._flights: deque[Flight] = deque()
         self._built: list[Built] = vec.build()
+        self._header = common(module, self._built)
+        """tensors that are sent to the nodes"""
         self._states = [dict(each.generators) for each in self._built]
         """by node, the random generators after the last flight that counted"""
         self._like: Part | None = None
@@ -116,15 +118,14 @@ class Fleet(Source):
     def _launch(self, version: int) -> None:
         """Publish the weights of this moment, and have all nodes play with them."""
         with self._clock("copy"):
-            built = self._built[0]
-            weights = self._nodes.ray.put(weights_of(self._module, built.weights, built.extra))
+            weights = self._nodes.ray.put(weights_of(self._module, self._header, self._built[0].extra))
         flight = Flight(version, weights, [])
         for member in self._nodes.members:
             flight.parts.append(self._asked(member, flight))
         self._flights.append(flight)
 
     def _asked(self, member: Member, flight: Flight) -> Any:
-        return member.actor.play.remote(flight.weights, self._built[0].weights, flight.version)
+        return member.actor.play.remote(flight.weights, self._header, flight.version)
 
     def _landed(self, flight: Flight, stop: Callable[[], bool] = bool) -> list[Played | None]:
         """Wait until all nodes have played their part; None where a node was lost."""
@@ -216,7 +217,7 @@ class Fleet(Source):
             "nodes/wait": waited,
             "nodes/slowest": max(seconds) / max(sum(seconds) / len(seconds), 1e-9),
             "nodes/bytes_in": float(sum(each.block.nbytes for each in here)),
-            "nodes/bytes_out": float(sum(form.nbytes for form in self._built[0].weights)),
+            "nodes/bytes_out": float(sum(form.nbytes for form in self._header)),
         }
 
     def measured(self) -> dict[str, float]:

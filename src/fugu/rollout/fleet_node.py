@@ -11,7 +11,7 @@ import os
 import pickle
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fugu.emulation.env import EnvSpec
 from fugu.emulation.stats import EpisodeLog
 from fugu.rollout.acting import Actor, generators
-from fugu.rollout.flat import Form, Header, header_of, read, written
+from fugu.rollout.flat import Header, header_of, read, written
 from fugu.rollout.source import Source
 from fugu.vector.config import VectorConfig
 from fugu.vector.ray_actor import About, Surroundings, guarded, versions
@@ -186,20 +186,28 @@ class FleetNode:
         return {name: generator.get_state() for name, generator in generators(self._algorithm).items()}
 
 
+def common(module: nn.Module, built: Sequence[Built]) -> Header:
+    """Return the tensors that ``module`` has in the same form as the replicas on all nodes. Sums over running episodes have a number
+    for each agent, of which a node has fewer; nobody acts by those."""
+    own = {form.name: form for form in header_of({n: t for n, t in module.state_dict().items() if not n.endswith(EXTRA)})}
+    kept = tuple(form for form in own.values() if all(form in each.weights for each in built))
+    missing = dict(module.named_parameters()).keys() - {form.name for form in kept}
+    assert not missing, f"{sorted(missing)} have another form on a node"
+    return kept
+
+
 def weights_of(module: nn.Module, header: Header, extra: list[str]) -> tuple[np.ndarray, dict[str, Any]]:
     """Return the weights and statistics of ``module`` that a replica takes: one block of bytes, and what is no tensor."""
     state = module.state_dict()
-    tensors = {form.name: state[form.name] for form in header}
-    changed = [form for form in header if Form(form.name, tensors[form.name].dtype, tuple(tensors[form.name].shape)) != form]
-    assert not changed, f"{changed} is of another form on a node"
-    return written(tensors), {name: {key: tensor.cpu() for key, tensor in state[name].items()} for name in extra}
+    block = written({form.name: state[form.name] for form in header})
+    return block, {name: {key: tensor.cpu() for key, tensor in state[name].items()} for name in extra}
 
 
 def load(module: nn.Module, weights: tuple[np.ndarray, dict[str, Any]], header: Header) -> None:
     """Put what ``weights_of`` returned into a replica."""
     block, extra = weights
     with torch.no_grad():
-        module.load_state_dict({**read(header, block), **extra})
+        module.load_state_dict({**read(header, block), **extra}, strict=False)
 
 
 def _plain(log: EpisodeLog) -> EpisodeLog:

@@ -171,7 +171,7 @@ def _cannot(address: str | None, error: Exception) -> ClusterError:
     elif "version" in said.lower():
         fix = "Install the same versions of Ray and Python on all machines"
     elif address is None:
-        fix = "Look whether /tmp and /dev/shm have room and ports are free; `fugu cluster check` starts nothing else"
+        fix = "Look whether /tmp and /dev/shm have room and ports are free, and whether `ray start --head` works"
     else:
         fix = f"Look whether `ray status --address {address}` works here; without an address Ray is started on this machine"
     what = "Ray cannot be started here" if address is None else f"the Ray cluster at {address} cannot be joined"
