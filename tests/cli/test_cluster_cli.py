@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
+from tests.vector.ray_here import ray_here  # noqa: F401
+
 from fugu.cli import cluster
 from fugu.cli.main import main
-from tests.vector.ray_here import ray_here  # noqa: F401
 
 
 def test_every_machine_has_a_line(ray_here, capsys, monkeypatch):  # noqa: F811
