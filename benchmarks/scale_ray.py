@@ -1,14 +1,19 @@
 """Environments and nodes on a Ray cluster of this machine alone, beside what they stand in for.
 
-Rows/s in pairs that alternate. ``backend``: the Ray backend, and an actor for each environment, as other libraries have it; CartPole-v1,
-64 environments. ``slow``: the Ray backend and processes here; 16 environments whose step sleeps 1 ms. ``source``: two nodes that act by
-themselves, and the Ray backend with the policy here; whole updates of CartPole-v1. ``native``: one node that acts by itself, and a
-training in this process; whole updates of cartpole in C++. Everything shares this machine's cores, which a cluster would not.
+Rows/s in pairs that alternate.
+
+backend  the Ray backend, and an actor for each environment, as other libraries have it; CartPole-v1, 64 environments
+slow     the Ray backend, and processes here; 16 environments whose step sleeps 1 ms
+source   two nodes that act by themselves, and the Ray backend with the policy here; whole updates of CartPole-v1
+native   one node that acts by itself, and a training in this process; whole updates of cartpole in C++
+
+Everything shares this machine's cores, which a cluster would not.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import sys
 import time
@@ -89,8 +94,7 @@ def actor_each(used: Cluster, num_envs: int) -> Step:
     ray, place = used.ray, used.places(1)[0]
     actors = [used.start(OneEnv, place) for _ in range(num_envs)]
     ray.get([actor.reset.remote() for actor in actors])
-    choices = iter(lambda: actions(num_envs), None)
-    rows = (row for block in choices for row in block)
+    rows = itertools.cycle(actions(num_envs))
 
     def step() -> int:
         found = ray.get([actor.step.remote(int(a)) for actor, a in zip(actors, next(rows), strict=True)])

@@ -134,7 +134,7 @@ class Node:
             if keep.all() and self._rows is not None:
                 return replace(self._rows, infos={})
             listed = [None if seed < 0 else int(seed) for seed in seeds]
-            if keep.any():
+            if keep.any() and self._rows is not None:
                 self._vec.reset_some(~keep, listed, options)
                 return self._vec.rows
             self._vec.async_reset(listed, options)
