@@ -211,7 +211,7 @@ class Fleet(Source):
         here = [each for each in played if each is not None]
         seconds = [each.seconds for each in here] or [0.0]
         self._measured = {
-            "policy/lag": float(version - flight.version),
+            "nodes/lag": float(version - flight.version),
             "nodes/alive": float(len(here)),
             "nodes/restarts": float(self.vec.restarts + sum(self._inner)),
             "nodes/wait": waited,

@@ -102,7 +102,7 @@ METRICS: dict[str, Metric] = {
     **{
         f"time/{name}": Metric("share", f"of the wall time since the last line: {text}", False) for name, text in PHASES.items()
     },
-    "policy/lag": Metric("updates", "by which the policy that played was behind the one that learned", False),
+    "nodes/lag": Metric("updates", "by which the policy that played was behind the one that learned", False),
     "nodes/alive": Metric("nodes", "of a cluster that played the last batch", False),
     "nodes/restarts": Metric("", "nodes, and workers and environments of theirs, that were lost and replaced so far", False),
     "nodes/wait": Metric("seconds", "for the nodes' rows, in the last update", False),
