@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from fugu.check import check_env
 from fugu.emulation.actions import Actions, allowed
 from fugu.emulation.env import Rows, flat_mask
+from fugu.errors import SpaceError
 from fugu.spaces import Layout, Packer
 from fugu.vector import VectorConfig
 from fugu.vector.autotune import Trial, measure
@@ -108,12 +109,27 @@ class Parts(Masked):
         return self.mask[action["a"][0]] and self.mask[2 + action["a"][1]] and self.mask[4 + action["b"] - 2]
 
 
+class AsSampled(Masked):
+    """Gives the mask as ``action_space.sample`` takes it, where the parts of the space are not in the order of their names."""
+
+    action_space = gs.Dict([("b", gs.Discrete(3, start=2)), ("x", gs.Box(-1, 1, (2,))), ("a", gs.MultiDiscrete([2, 2]))])
+    flags = (3, 2, 2)
+
+    def offered(self) -> Any:
+        b, *a = np.split(self.mask.astype(np.int8), [3, 5])
+        self.action_space.sample({"a": tuple(a), "b": b, "x": None})
+        return {"a": tuple(a), "b": b, "x": None}
+
+    def fine(self, action: Any) -> bool:
+        return self.mask[action["b"] - 2] and self.mask[3 + action["a"][0]] and self.mask[5 + action["a"][1]]
+
+
 class PartsInObs(Parts):
     observation_space = gs.Dict({"seen": gs.Box(0, 1, (2,)), "action_mask": gs.MultiBinary(7)})
     where = "obs"
 
 
-KINDS = [Masked, Multi, MultiInParts, MultiByMethod, Bits, BitsByMethod, EitherBit, Parts, PartsInObs]
+KINDS = [Masked, Multi, MultiInParts, MultiByMethod, Bits, BitsByMethod, EitherBit, Parts, AsSampled, PartsInObs]
 
 
 @pytest.mark.parametrize("env", KINDS)
@@ -169,6 +185,14 @@ def test_masks_of_several_parts_lie_side_by_side() -> None:
     parts = {"a": (np.array([1, 0], np.int8), np.array([0, 1, 1], np.int8)), "b": np.array([True])}
     assert flat_mask(parts).tolist() == [True, False, False, True, True, True]
     assert flat_mask([0, 2, 1]).tolist() == [False, True, True]
+    space = gs.Tuple([gs.Dict([("z", gs.Discrete(2)), ("y", gs.MultiDiscrete([2, 1])), ("x", gs.Box(0, 1))]), gs.Discrete(3)])
+    assert flat_mask(({"y": (np.array([0, 1]), np.array([1])), "z": None, "x": None}, None), space).astype(int).tolist() == [
+        *(1, 1, 0, 1, 1),
+        *(1, 1, 1),
+    ]
+    assert flat_mask(({"z": np.array([0, 1])}, np.array([1, 0, 0])), space).astype(int).tolist() == [0, 1, 1, 1, 1, 1, 0, 0]
+    with pytest.raises(SpaceError, match=r"action_mask: there is no part 'w'; parts of the actions are \['z', 'y', 'x'\]"):
+        flat_mask(({"w": np.array([0, 1])}, None), space)
     drawn = {int(Actions(gs.Discrete(4, start=3), seed).next(np.array([0, 1, 0, 1], bool))) for seed in range(20)}
     assert drawn == {4, 6}
 

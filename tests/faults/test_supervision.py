@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -17,6 +19,7 @@ import pytest
 import fugu
 from fugu.errors import EnvError, EnvTimeout, WorkerDied, signal_name
 from fugu.vector.launch import Worker
+from tests.conftest import descriptors
 from tests.faults.faulty import BASE_EXCEPTIONS, Faulty, healthy, one_bad
 from tests.timing import in_time
 
@@ -53,6 +56,38 @@ def test_death_is_seen_while_a_child_holds_the_socket(phase):
                 vec.step(ACTIONS)
     in_time(time.monotonic() - start, 6 if phase == "make" else 2)  # the close is part of it
     assert (caught.value.signal, caught.value.phase) == (signal.SIGKILL, phase)
+
+
+class Starts(Faulty):
+    """Says which descriptors a program has that it starts, and what a fork of it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_programs = self.started()
+
+    def started(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.system(f"readlink /proc/self/fd/* > {folder}/descriptors")
+            return (Path(folder) / "descriptors").read_text()
+
+    def forked(self):
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            os.write(writing, "\n".join(descriptors()).encode())
+            os._exit(0)
+        os.close(writing)
+        os.wait()
+        with os.fdopen(reading) as file:
+            return file.read()
+
+
+def test_what_an_env_starts_inherits_no_line_to_the_parent():
+    with fugu.vector.make(Starts, 2, backend="process", num_workers=2, isolate=True) as vec:
+        vec.reset()
+        for said in (vec.get_attr("of_programs"), vec.call("started")):
+            assert not any("socket:" in each or "fugu-" in each for each in said), said
+        assert not any("socket:" in each for each in vec.call("forked"))
+        vec.step(ACTIONS[:2])
 
 
 # --- sends to a worker that does not read ---

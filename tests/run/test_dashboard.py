@@ -159,6 +159,13 @@ def test_speed_is_measured_over_the_last_seconds_also_of_a_resumed_run(clock: Cl
     assert dash.progress.rate == pytest.approx(50)
 
 
+def test_steps_that_no_float_can_hold_have_no_speed_at_once(clock: Clock) -> None:
+    """A run may claim to have come far. Between two readings of one clock the steps grow, as one of them is rounded."""
+    dash = Dashboard(HEADER, LogConfig(interval=1.0), io.StringIO())
+    dash.update({"steps": 2**53 + 3, "updates": 1})
+    assert dash.progress.rate != dash.progress.rate
+
+
 def test_an_update_without_an_ended_episode_keeps_the_last_return(clock: Clock) -> None:
     dash = Dashboard(HEADER, LogConfig(interval=1.0), io.StringIO())
     dash.update({"steps": 1})

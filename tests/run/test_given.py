@@ -18,6 +18,7 @@ from fugu.algorithm.a2c import A2C
 from fugu.cli.main import main
 from fugu.errors import ConfigError
 from fugu.run.ending import Interrupted
+from fugu.trainer.callbacks import CallbackError
 
 TINY = {"steps": 128, "horizon": 8, "minibatch": 32, "threads": 1, "log.board": "off"}
 SCRIPT = """
@@ -155,6 +156,13 @@ def test_commands_say_what_to_type_for_what_existed_only_in_a_session(tmp_path, 
     assert len(said) == 1 and "Walk exists only in this session" in said[0] and ".resume(env=Walk)" in said[0]
     assert run.resume(steps=256).evaluate(2).mean == 5
     path = str(run.path)
+    with pytest.warns(RuntimeWarning, match=rf"--resume {path} --env my_file.py:Walk --steps "):
+        run.resume()
+    with pytest.raises(CallbackError) as failed:
+        run.resume(steps=400, callbacks=[lambda run, metrics: metrics["nothing"]])
+    *_, again, without = str(failed.value).splitlines()
+    assert again.endswith(f"fugu.Run({path!r}).resume(env=Walk, callbacks=[...])")
+    assert without.endswith(f"fugu train --resume {path} --env my_file.py:Walk")
     assert str(Interrupted(2, run, 1)).endswith(f"fugu train --resume {path} --env my_file.py:Walk")
     for command in (["eval", path], ["video", path], ["train", "--resume", path, "--steps", "512"]):
         assert main(command) == 2

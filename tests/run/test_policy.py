@@ -149,6 +149,34 @@ def test_a_mask_forbids(policy):
     assert policy.distribution(OBS, action_mask=[0, 1]).probabilities.tolist() == [0, 1]
 
 
+def test_a_mask_may_have_an_array_for_each_part_as_environments_give_it(tmp_path):
+    space = gs.Dict([("turn", gs.MultiDiscrete([2, 3])), ("push", gs.Box(-1, 1, (1,))), ("gear", gs.Discrete(4))])
+    policy = fugu.train(lambda: Parted(space), runs=tmp_path, **{**BASE, "steps": 64}).policy()
+    parts = {"gear": np.array([0, 0, 1, 0]), "turn": (np.array([0, 1]), np.array([1, 0, 0])), "push": None}
+    flat = np.array([0, 1, 1, 0, 0, 0, 0, 1, 0])
+    seen = np.zeros(2, np.float32)
+    for mask in (parts, flat, flat.tolist()):
+        action = policy(seen, action_mask=mask)
+        assert action["turn"].tolist() == [1, 0] and action["gear"] == 2
+    assert policy([seen] * 2, action_mask=[parts] * 2)["gear"].tolist() == [2, 2]
+    with pytest.raises(SpaceError, match=r"expected \[9\] flags, one per choice"):
+        policy(seen, action_mask=(np.array([0, 1]), np.array([1])))
+
+
+class Parted(gymnasium.Env):
+    observation_space = gs.Box(-1, 1, (2,))
+
+    def __init__(self, action_space):
+        self.action_space = action_space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 0.0, self.np_random.random() < 0.3, False, {}
+
+
 def test_algorithms_of_fugu_act_on_one_observation_by_the_short_way(policy, recurrent):
     assert policy._quick is not None and recurrent._quick is not None
 

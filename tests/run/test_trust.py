@@ -442,6 +442,20 @@ def test_a_compiled_library_is_never_loaded_from_a_run(elsewhere, tmp_path, trus
         fugu.Run(elsewhere, trust_code=trust).evaluate(1)
 
 
+@pytest.mark.parametrize("given", [{}, {"env": "fugu.envs.teams:with_state"}], ids=["named by the run", "its maker is given"])
+@pytest.mark.parametrize("trust", [False, True])
+def test_nor_is_one_that_settings_name(elsewhere, tmp_path, trust, given):
+    library = tmp_path / "walk.so"
+    library.write_bytes(b"hostile")
+    config = elsewhere / "config.toml"
+    text = config.read_text().replace("seed = 0", f'env_kwargs = {{of = ["{library}"]}}\nseed = 0', 1)
+    config.write_text(text)
+    if not given:
+        rename(elsewhere, str(tmp_path / "gone" / "walk.py") + ":Walk", "fugu.envs.teams:with_state")
+    with pytest.raises(ConfigError, match="build it from its source" if trust else "would execute"):
+        fugu.Run(elsewhere, trust_code=trust, **given).evaluate(1)
+
+
 def test_what_a_run_logs_is_sent_to_nobody_who_was_not_asked_for(tmp_path, monkeypatch):
     run = fugu.train("cartpole", runs=tmp_path, **TINY)
     text = run.folder.config.read_text()

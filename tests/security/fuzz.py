@@ -40,6 +40,22 @@ MEMORY = 12 << 30
 """bytes of addresses: a size that is absurd shows"""
 TINY = {"num_envs": 4, "horizon": 8, "minibatch": 32, "threads": 1, "log.board": "off", "seed": 3}
 STEPS = 256
+ALGORITHMS = {
+    "ppo": "cartpole",
+    "a2c": "cartpole",
+    "sac": "pendulum",
+    "dreamer": "cartpole",
+    "mappo": "foraging",
+    "safe_ppo": "safe_point",
+    "self_play": "connect4",
+    "grpo": "cartpole",
+}
+"""algorithms whose settings are tried -> an environment for each"""
+REPLAYED = {
+    "sac": ("--replay.start", "32", "--replay.ratio", "16"),
+    "dreamer": ("--replay.start", "32", "--replay.ratio", "16", "--dreamer.size", "tiny"),
+}
+REPLAY = {"replay.start": 64, "replay.size": 4000, "replay.ratio": 16}
 RUNS: dict[str, dict[str, Any]] = {
     "cartpole": {"env": "cartpole"},
     "memory": {"env": "memory", "policy.core": "lstm", "policy.normalize_observation": True, "optimizer.name": "muon"},
@@ -47,6 +63,10 @@ RUNS: dict[str, dict[str, Any]] = {
     "safe_point": {"env": "safe_point", "algorithm": "safe_ppo"},
     "snake": {"env": "snake", "policy.core": "mingru"},
     "CartPole-v1": {"env": "CartPole-v1", "backend": "serial"},
+    "sac": {"env": "cartpole", "algorithm": "sac", "horizon": None, "replay.priority": 0.6, **REPLAY},
+    "pendulum": {"env": "pendulum", "algorithm": "sac", "horizon": None, **REPLAY},
+    "dreamer": {"env": "memory", "algorithm": "dreamer", "horizon": None, "minibatch": None, **REPLAY},
+    "mappo": {"env": "foraging", "algorithm": "mappo"},
 }
 EXECUTING = (
     *(
@@ -193,7 +213,8 @@ def _may_write(path: str, folder: str) -> bool:
 
 def make_runs(folder: Path) -> None:
     for name, settings in RUNS.items():
-        fugu.train(runs=folder, name=name, steps=STEPS, **settings, **TINY)
+        given = {key: value for key, value in {**TINY, **settings}.items() if value is not None}
+        fugu.train(runs=folder, name=name, steps=STEPS, **given)
 
 
 def spoilt_json(value: Any, chance: random.Random, depth: int = 0) -> Any:
@@ -267,26 +288,45 @@ def spoil_checkpoint(run: Path, chance: random.Random) -> None:
     folder = sorted((run / "checkpoints").glob("step_*"))[-1]
     manifest = json.loads((folder / "MANIFEST.json").read_text())
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
-        name = chance.choice(["state.json"] * 3 + sorted(manifest["files"]))
+        name = chance.choice(["state.json"] * 3 + sorted(manifest["files"]) + ["pages"] * 3 * ("pages" in manifest))
+        if name == "pages":
+            change_rows(run, manifest, chance.randrange(len(manifest["pages"])), lambda columns: spoil_tensors(columns, chance))
+            continue
         if name == "state.json":
             (folder / name).write_text(json.dumps(spoilt_json(json.loads((folder / name).read_text()), chance)))
             continue
         tensors = load((folder / name).read_bytes())
         if not tensors:
             continue
-        key, kind = chance.choice(sorted(tensors)), chance.random()
-        if kind < 0.1:
-            del tensors[key]
-        elif kind < 0.15:
-            tensors[chance.choice(("x", "\x1b[31m", "a/b", "adam.x", "muon.1.x", "muon.x", "x" * 1000))] = torch.zeros(3)
-        elif kind < 0.2:
-            tensors = {}
-        else:
-            tensors[key] = spoilt_tensor(tensors[key], chance)
+        spoil_tensors(tensors, chance)
         (folder / name).write_bytes(save(tensors))
     if chance.random() < 0.15:
         manifest = spoilt_json(manifest, chance)
     seal_again(folder, manifest)
+
+
+def spoil_tensors(tensors: dict[str, torch.Tensor], chance: random.Random) -> None:
+    key, kind = chance.choice(sorted(tensors)), chance.random()
+    if kind < 0.1:
+        del tensors[key]
+    elif kind < 0.15:
+        tensors[chance.choice(("x", "\x1b[31m", "a/b", "adam.x", "muon.1.x", "muon.x", "x" * 1000))] = torch.zeros(3)
+    elif kind < 0.2:
+        tensors.clear()
+    else:
+        tensors[key] = spoilt_tensor(tensors[key], chance)
+
+
+def change_rows(run: Path, manifest: Any, number: int, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    """Change the columns of a page of rows, and let the manifest name the changed one."""
+    pages = run / "checkpoints" / "pages"
+    columns = load((pages / manifest["pages"][number]["name"]).read_bytes())
+    change(columns)
+    data = save({name: column.contiguous() for name, column in columns.items()})
+    digest = hashlib.sha256(data).hexdigest()
+    page = {"name": f"{digest[:32]}-{len(data)}.safetensors", "size": len(data), "sha256": digest}
+    (pages / page["name"]).write_bytes(data)
+    manifest["pages"][number] = page
 
 
 def seal_again(folder: Path, manifest: Any) -> None:
@@ -481,22 +521,22 @@ def use(run: Path) -> int:
 
 
 def flags(case: Path, chance: random.Random) -> list[str]:
-    paths = [path for path in field_paths(member("ppo")) if path not in (("ppo",), ("steps",), ("target",))]
+    algorithm = chance.choice(list(ALGORITHMS))
+    paths = [path for path in field_paths(member(algorithm)) if path not in (("steps",), ("target",))]
     sections = {path[0] for path in paths if len(path) > 1}
     paths = [path for path in paths if path not in {(section,) for section in sections}]
     path = chance.choice(paths)
     value = chance.choice(FLAG_VALUES)
     line = [
         "train",
-        "cartpole",
+        ALGORITHMS[algorithm],
+        "--algorithm",
+        algorithm,
         "--steps",
         "64",
         "--num-envs",
         "4",
-        "--horizon",
-        "8",
-        "--minibatch",
-        "32",
+        *REPLAYED.get(algorithm, ("--horizon", "8", "--minibatch", "32")),
         "--board",
         "off",
         "--runs",

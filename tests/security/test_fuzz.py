@@ -15,7 +15,7 @@ import pytest
 
 from tests.security.fuzz import make_runs
 
-CASES = {"checkpoint": 900, "folder": 800, "flags": 400, "messages": 300}
+CASES = {"checkpoint": 900, "folder": 800, "flags": 600, "messages": 300}
 PATIENCE_S = 60.0
 """seconds for one case, on a machine that is busy otherwise"""
 ROOT = Path(__file__).parents[2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 from pathlib import Path
@@ -167,6 +169,29 @@ def test_nothing_in_a_checkpoint_is_waited_for(run, name, capsys):
         f"ratings {run}",
     ):
         assert main(command.split()) in (0, 1, 2)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["policy.safetensors", "state.json", "pages"])
+def test_a_file_that_no_memory_could_hold_is_not_read_to_its_end(run, name):
+    """Its size is as the manifest says. Of zeros, it takes no room."""
+    size, (folder,) = 1 << 42, (run / "checkpoints").glob("step_*")
+    manifest = json.loads((folder / "MANIFEST.json").read_text())
+    if name == "pages":
+        page = {"name": f"{'0' * 32}-{size}.safetensors", "size": size, "sha256": "0" * 64}
+        manifest["pages"], path = [page], run / "checkpoints" / "pages" / page["name"]
+        path.parent.mkdir()
+    else:
+        manifest["files"][name]["size"], path = size, folder / name
+    with path.open("wb") as file:
+        file.truncate(size)
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
+    manifest["sha256"] = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    (folder / "MANIFEST.json").write_text(json.dumps(manifest))
+    with pytest.warns(RuntimeWarning, match="holds 4398.0 GB, and this machine has"):
+        assert main(f"train --resume {run} --steps 256 --board off".split()) == 1
+    if name == "pages":  # which acting does not need
+        assert main(f"eval {run} --episodes 1".split()) == 0
 
 
 def test_links_that_wandb_makes_are_no_reason_to_refuse_a_run(run, precious, capsys):

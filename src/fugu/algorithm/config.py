@@ -10,6 +10,9 @@ from typing import Literal
 from fugu.config import fixed
 from fugu.errors import ConfigError, did_you_mean
 
+MOST_KEPT = 10_000
+"""of versions and violations that are kept in memory, and in every checkpoint"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SurrogateConfig:
@@ -116,6 +119,8 @@ class SelfPlayConfig:
         for field in ("pool", "snapshot_every"):
             if getattr(self, field) < 1:
                 raise ConfigError(f"self_play.{field}={getattr(self, field)} must be at least 1")
+        if self.pool > MOST_KEPT:
+            raise ConfigError(f"self_play.pool={self.pool} must be at most {MOST_KEPT}: all of them are in memory")
         if self.choose not in ("even", "hard"):
             raise ConfigError(f"self_play.choose={self.choose!r} must be even or hard; type --self-play.choose hard")
         for field in ("past", "noise"):
@@ -224,6 +229,8 @@ class SafeConfig:
                 raise ConfigError(f"safe.{field}={getattr(self, field)} must be 0 or above")
         if isinstance(self.delay, bool) or not isinstance(self.delay, int) or self.delay < 1:
             raise ConfigError(f"safe.delay={self.delay!r} must be a whole number of at least 1; try --delay 10")
+        if self.delay > MOST_KEPT:
+            raise ConfigError(f"safe.delay={self.delay} must be at most {MOST_KEPT}: that many violations are kept")
 
     def limits(self, costs: Sequence[str]) -> tuple[float, ...]:
         """Return the limit of each cost of the environment."""

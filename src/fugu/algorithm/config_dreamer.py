@@ -9,6 +9,11 @@ from fugu.config import fixed
 from fugu.errors import ConfigError, did_you_mean
 from fugu.policy.config_world import SIZES
 
+MOST = 1_000_000
+"""of anything that is counted"""
+MOST_AHEAD = 1_000
+"""steps that are imagined: each takes as much memory as the first"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DreamerConfig:
@@ -43,10 +48,12 @@ class DreamerConfig:
         for name in ("gamma", "lam"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"dreamer.{name}={getattr(self, name)} must be between 0 and 1")
-        for name, least in (("ahead", 1), ("starts", 0), ("remember", 0)):
+        for name, least, most in (("ahead", 1, MOST_AHEAD), ("starts", 0, MOST), ("remember", 0, MOST)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"dreamer.{name}={value!r} must be a whole number of at least {least}")
+            if value > most:
+                raise ConfigError(f"dreamer.{name}={value} must be at most {most}")
         for name in ("entropy", "free_nats", "replay_value"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"dreamer.{name}={getattr(self, name)} must be finite and not negative")

@@ -24,7 +24,7 @@ def may_forbid(env: gymnasium.Env) -> bool:
     if callable(getattr(env, "action_masks", None)):
         return True
     try:
-        return mask_in(*env.reset()) is not None
+        return mask_in(*env.reset(), env.action_space) is not None
     except Exception:  # the checker will say what is wrong with it
         return False
 
@@ -62,5 +62,5 @@ class MaskHeeding(gymnasium.Wrapper):
 
     def _look(self, obs: Any, info: Any) -> None:
         method = getattr(self.env, "action_masks", None)
-        mask = mask_in(obs, info)
-        self._mask = flat_mask(method()) if mask is None and callable(method) else mask
+        mask = mask_in(obs, info, self.env.action_space)
+        self._mask = flat_mask(method(), self.env.action_space) if mask is None and callable(method) else mask

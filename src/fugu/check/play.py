@@ -237,7 +237,7 @@ class _Watch:
         if mask is None or truthy(seen.terminated) or truthy(seen.truncated):
             return
         choices = discrete_choices(space)
-        mask = flat_mask(mask)
+        mask = flat_mask(mask, space)
         size = mask.size
         if not choices:
             problem = f"{size} entries from {source}, but policies choose from {space} without a mask, so training does not see it{who}"

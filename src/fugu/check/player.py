@@ -143,9 +143,9 @@ class GymnasiumPlayer(_Seeing):
         self.ended = truthy(self.seen[0].terminated) or truthy(self.seen[0].truncated)
 
     def action_mask(self) -> np.ndarray | None:
-        mask = mask_in(self.seen[0].obs, self.seen[0].info) if self.seen else None
+        mask = mask_in(self.seen[0].obs, self.seen[0].info, self.action_space("")) if self.seen else None
         method = getattr(getattr(self.env, "unwrapped", self.env), "action_masks", None)
-        return flat_mask(method()) if mask is None and callable(method) else mask
+        return flat_mask(method(), self.action_space("")) if mask is None and callable(method) else mask
 
     def _reset_result(self, result: Any) -> tuple[Any, Any]:
         pair = isinstance(result, tuple) and len(result) == 2
@@ -189,7 +189,7 @@ class ParallelPlayer(_Agents):
         self.ended, self.action = False, None
 
     def step(self) -> None:
-        masks = {seen.agent: mask_in(seen.obs, seen.info) for seen in self.seen}
+        masks = {seen.agent: mask_in(seen.obs, seen.info, self.action_space(seen.agent)) for seen in self.seen}
         self.action = {agent: self._deck(agent).next(masks.get(agent)) for agent in self.env.agents}
         result = self.clock.step(self.env.step, self.action)
         if not isinstance(result, tuple) or len(result) != 5 or not all(isinstance(part, dict) for part in result):
@@ -228,7 +228,7 @@ class TurnPlayer(_Agents):
     def step(self) -> None:
         agent, obs, _, terminated, truncated, info = self.seen[0]
         dead = truthy(terminated) or truthy(truncated)
-        self.action = None if dead else self._deck(agent).next(mask_in(obs, info))
+        self.action = None if dead else self._deck(agent).next(mask_in(obs, info, self.action_space(agent)))
         self.clock.step(self.env.step, self.action)
         self._look()
 
@@ -281,8 +281,8 @@ def truthy(value: Any) -> bool:
         return bool(np.any(value))
 
 
-def mask_in(obs: Any, info: Any) -> np.ndarray | None:
+def mask_in(obs: Any, info: Any, space: gs.Space) -> np.ndarray | None:
     for place in (obs, info):
         if isinstance(place, dict) and "action_mask" in place:
-            return flat_mask(place["action_mask"])
+            return flat_mask(place["action_mask"], space)
     return None

@@ -156,7 +156,7 @@ def _bits_of_each(action: np.ndarray, rows: Rows, layout: Layout, obs: Layout) -
         offered = seen[i] if seen is not None else rows.infos.get(rows.agents.start + i, {}).get("action_mask")
         if offered is None or not rows.mask[i]:
             continue
-        parts = mask_parts(layout.space, flat_mask(offered))
+        parts = mask_parts(layout.space, flat_mask(offered, layout.space))
         for leaf, view in zip(layout.leaves, views, strict=True):
             if isinstance(leaf.space, gs.MultiBinary) and leaf.path in parts:
                 view[i] = allowed_bits(view[i], parts[leaf.path])

@@ -114,15 +114,15 @@ class Rows:
             if name in self.columns:
                 self.columns[name][...] = value
 
-    def set_action_mask(self, agent: int, offered: Any) -> None:
-        """Write what the env offers, or None for "anything goes". A row that does not act has all choices open, whatever the
-        env says of it: without any choice there is no distribution."""
+    def set_action_mask(self, agent: int, offered: Any, space: gs.Space | None = None) -> None:
+        """Write what the env offers for actions of ``space``, or None for "anything goes". A row that does not act has all choices
+        open, whatever the env says of it: without any choice there is no distribution."""
         assert self.action_mask is not None
         if offered is None or not self.mask[agent]:
             self.action_mask[agent] = True
             return
         if isinstance(offered, tuple | list | dict):
-            offered = flat_mask(offered)
+            offered = flat_mask(offered, space)
         mask = np.asarray(offered, bool).ravel()
         if mask.size != self.action_mask.shape[1]:
             raise SpaceError(f"expected {self.action_mask.shape[1]} choices, got {mask.size}", where="action_mask")
@@ -282,12 +282,23 @@ def cost_metric(metric: str, cost: str, costs: Collection[str]) -> str:
     return metric if len(costs) == 1 else f"{metric}/{cost}"
 
 
-def flat_mask(offered: Any) -> np.ndarray:
-    """Return a mask as one array of bools, also where it is a tuple or dict with an array for each part."""
+def flat_mask(offered: Any, space: gs.Space | None = None) -> np.ndarray:
+    """Return a mask for actions of ``space`` as one array of bools, also where it is a tuple or dict with an array for each part, in
+    the form that ``space.sample`` takes. A part that is None, or is not in the dict, forbids nothing."""
+    if offered is None:
+        return np.ones(0 if space is None else discrete_choices(space), bool)
+    inner: list[gs.Space | None] = []
     if isinstance(offered, dict):
-        offered = tuple(offered[key] for key in sorted(offered))  # the order of parts in a Dict space
-    if isinstance(offered, tuple | list) and any(isinstance(part, np.ndarray | tuple | list | dict) for part in offered):
-        return np.concatenate([flat_mask(part) for part in offered])
+        keys = list(space.spaces) if isinstance(space, gs.Dict) else sorted(offered)
+        if unknown := [key for key in offered if key not in keys]:
+            raise SpaceError(f"there is no part {unknown[0]!r}; parts of the actions are {keys}", where="action_mask")
+        inner = [space[key] if isinstance(space, gs.Dict) else None for key in keys]
+        offered = tuple(offered.get(key) for key in keys)
+    elif isinstance(space, gs.Tuple) and isinstance(offered, tuple | list) and len(space) == len(offered):
+        inner = list(space.spaces)
+    if isinstance(offered, tuple | list) and any(isinstance(part, np.ndarray | tuple | list | dict | None) for part in offered):
+        inner = inner or [None] * len(offered)
+        return np.concatenate([np.ones(0, bool), *(flat_mask(*part) for part in zip(offered, inner, strict=True))])
     return np.asarray(offered).astype(bool).ravel()
 
 

@@ -123,10 +123,10 @@ class GymnasiumEnv:
         """Write the action mask if the env offers one; infos are kept only when there is something in them."""
         if out.action_mask is not None:
             if self._mask_of is not None:
-                out.set_action_mask(0, self._mask_of(obs))
+                out.set_action_mask(0, self._mask_of(obs), self.action_space)
             elif info and "action_mask" in info:
                 self._mask_in_info, self._plain = True, False
-                out.set_action_mask(0, info["action_mask"])
+                out.set_action_mask(0, info["action_mask"], self.action_space)
             elif self._mask_in_info:
                 out.set_action_mask(0, None)
         return {0: info} if info else None

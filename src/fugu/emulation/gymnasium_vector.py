@@ -24,7 +24,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from fugu.emulation.batch import ActionBatch, ObsBatch
-from fugu.emulation.env import Autoreset, Infos, Rows, offers_mask
+from fugu.emulation.env import Autoreset, Infos, Rows, flat_mask, offers_mask
 from fugu.emulation.infos import Said
 from fugu.errors import ConfigError, SpaceError
 from fugu.spaces import Layout, Packer, convert
@@ -159,7 +159,7 @@ class GymnasiumVectorEnv:
             out.action_mask[...] = out.writer[self._mask_leaf].reshape(out.action_mask.shape) != 0
             out.action_mask[~out.mask] = True
             return infos or None
-        offered = {i: np.asarray(info["action_mask"], bool) for i, info in infos.items() if "action_mask" in info}
+        offered = {i: flat_mask(info["action_mask"], self.action_space) for i, info in infos.items() if "action_mask" in info}
         if offered or self._mask_in_info:
             self._mask_in_info = True
             out.action_mask[...] = True

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from fugu.emulation.columns import blanks
-from fugu.emulation.env import Rows, discrete_choices, offers_mask
+from fugu.emulation.env import Rows, discrete_choices, flat_mask, offers_mask
 from fugu.emulation.gymnasium import Autoreset, _decoder, _takes, required
 from fugu.emulation.infos import Said
 from fugu.emulation.kinds import common_action, common_observation, widened
@@ -192,7 +192,7 @@ class AgentRows:
         try:
             if choices is not None:
                 offered = _with_surplus(offered, choices, out.action_mask.shape[1])
-            out.set_action_mask(i, offered)
+            out.set_action_mask(i, offered, team.action_space)
         except SpaceError as error:
             raise error.of(agent=team.agents[i]) from None
 
@@ -235,7 +235,7 @@ def _common(
 def _with_surplus(offered: Any, choices: int, columns: int) -> np.ndarray:
     """Return the mask the env offers, or one that allows everything, with the choices that only others have masked."""
     mask = np.zeros(columns, bool)
-    given = np.ones(choices, bool) if offered is None else np.asarray(offered, bool).ravel()
+    given = np.ones(choices, bool) if offered is None else flat_mask(offered)
     if given.size not in (choices, columns):
         raise SpaceError(f"expected {choices} choices, got {given.size}", where="action_mask")
     mask[:choices] = given[:choices]

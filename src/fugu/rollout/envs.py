@@ -18,6 +18,7 @@ from fugu.rollout.device import DeviceRollout, Whole
 from fugu.rollout.episodes import Episodes, Groups
 from fugu.rollout.feed import Feed
 from fugu.rollout.onpolicy import OnPolicy
+from fugu.rollout.room import check_batches
 from fugu.rollout.source import Clock, Source
 from fugu.spaces.views import TORCH_DTYPES
 from fugu.vector.device import DeviceVec
@@ -69,6 +70,7 @@ class Envs:
         done = self.tried(algorithm)
         acted, carry = forms_of(done.columns), forms_of(done.carry)
         kept = {**acted, **{BEFORE + name: form for name, form in carry.items()}}
+        check_batches(self.vec, config, self.minibatch, kept, self.device)
         return Replay(
             self._played(kept, carry, config.every, 1),
             config,

@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor
 
-from fugu.emulation.columns import present
+from fugu.emulation.saved import unfit
 from fugu.emulation.stats import EpisodeLog, together
 from fugu.errors import ConfigError, FuguError
 from fugu.ranks import ALONE, Ranks
@@ -31,9 +30,10 @@ from fugu.rollout.batch import Batch, Origin
 from fugu.rollout.columns import PER_SEGMENT
 from fugu.rollout.config import ReplayConfig
 from fugu.rollout.priorities import SumTree
+from fugu.rollout.recalled import Rows, check_priorities, counts_of, newest
 from fugu.rollout.ring import Ring, row_bytes
+from fugu.rollout.room import free_on, rows_of, shown
 from fugu.rollout.source import Experience, Kept, Page, Source, no_episodes
-from fugu.spaces.views import TORCH_DTYPES
 
 BEFORE = "before "
 """prefix of the columns that keep the carry before each row"""
@@ -45,6 +45,8 @@ INDEX = 32
 """bytes for each row of a batch beside its columns: which row it is, and what chose it"""
 IDLE = 1000
 """calls of the inner source in which nobody may have acted"""
+DUE = 1000
+"""batches that may be due at once in what a checkpoint holds"""
 
 
 class Replay(Source):
@@ -72,8 +74,8 @@ class Replay(Source):
         self.segments = max(1, max(1, due // rows) * rows // horizon)
         self.carry = dict(carry or {})
         spec = inner.vec.spec
-        forms = {form.name: (form.shape, TORCH_DTYPES[form.dtype]) for form in present(spec, choices=0)}
-        forms |= dict(acted) | {BEFORE + name: form for name, form in self.carry.items()}
+        forms = rows_of(spec) | dict(acted) | {BEFORE + name: form for name, form in self.carry.items()}
+        self._forms, self._acted = forms, acted
         self._row_bytes = row_bytes(forms)
         memory = torch.device("cpu") if config.memory == "cpu" else self.device
         capacity = config.size // agents
@@ -104,12 +106,12 @@ class Replay(Source):
         """first row, row after the last, and page, of what has gone to checkpoints"""
 
     def _check_memory(self, memory: torch.device, rows: int) -> None:
-        free = torch.cuda.mem_get_info(memory)[0] if memory.type == "cuda" else psutil.virtual_memory().available
+        free = free_on(memory)
         if self.nbytes > free:
             fits = max(1, int(free / 2 / self._row_bytes))
             raise ConfigError(
-                f"replay.size={self.config.size} takes {_shown(self.nbytes)} of memory, {self._row_bytes:,} bytes a row, and "
-                f"{_shown(free)} are free; try --replay.size {_round(fits)}"
+                f"replay.size={self.config.size} takes {shown(self.nbytes)} of memory, {self._row_bytes:,} bytes a row, and "
+                f"{shown(free)} are free; try --replay.size {_round(fits)}"
                 + ("" if memory.type == "cpu" else " or --replay.memory cpu")
             )
         batch = self.segments * self.horizon
@@ -117,10 +119,10 @@ class Replay(Source):
             fits = max(1, int(self.config.ratio * free / 4 / (batch * (self._row_bytes + INDEX))))
             raise ConfigError(
                 f"replay.ratio={self.config.ratio} makes batches of {batch:,} rows, which take "
-                f"{_shown(batch * (self._row_bytes + INDEX))} of memory, and {_shown(free)} are free; try --replay.ratio {_round(fits)}"
+                f"{shown(batch * (self._row_bytes + INDEX))} of memory, and {shown(free)} are free; try --replay.ratio {_round(fits)}"
             )
         self.note = (
-            f"the replay takes up to {_shown(self.nbytes)} of memory ({memory.type}) for {rows:,} rows, and as much on the disk, which "
+            f"the replay takes up to {shown(self.nbytes)} of memory ({memory.type}) for {rows:,} rows, and as much on the disk, which "
             "checkpoints share"
         )
 
@@ -316,30 +318,40 @@ class Replay(Source):
 
     def remember(self, tensors: Mapping[str, Tensor], pages: Iterable[Page]) -> None:
         ring = self._ring
-        agents, begin, end, self._rows, self._credit, self._untold = tensors["counts"].tolist()
-        if agents != ring.agents:
-            raise ConfigError(
-                f"the replay holds rows of {agents} agents, and there are {ring.agents} now; leave the number of environments as it was"
-            )
-        ring.end, self._pages = begin, []
+        assert self.vec is not None
+        of = f"{ring.agents} agents of {self.vec.spec.name}"
+        counts = counts_of(tensors, ring.agents, self._most_due, of)
+        forms = {name: form for name, form in self._forms.items() if not name.startswith(BEFORE)}
+        rows = Rows(self.vec.spec, ring.agents, forms, self._acted, of)
+        ring.end, self._pages = counts.begin, []
         for page in pages:
             first = ring.end
-            ring.write(page.columns())
+            ring.write(rows.checked(page.columns()))
             self._pages.append(self._page(first, ring.end, page.file))
-        if ring.end != end:
-            raise KeyError(f"rows up to {ring.end} in place of {end}")
-        rows = torch.arange(ring.begin, ring.end)
-        slots = rows % ring.capacity
-        for name in self.carry:
-            ring.columns[BEFORE + name][:, slots.to(ring.device)] = tensors[name][:, -len(rows) :].to(ring.device)
+        if ring.end != counts.end:
+            raise unfit("replay counts", of, f"has rows up to {counts.end}, and the pages those up to {ring.end}")
+        self._rows, self._credit, self._untold = counts.rows, counts.credit, counts.untold
+        there = torch.arange(ring.begin, ring.end)
+        slots, shape = there % ring.capacity, (ring.agents, len(there))
+        check_priorities(tensors, shape, of)
+        for name, (form, dtype) in self.carry.items():
+            ring.columns[BEFORE + name][:, slots.to(ring.device)] = newest(tensors, name, (*shape, *form), dtype, of).to(
+                ring.device
+            )
         self._highest = float(tensors["highest"])
         self._random.set_state(tensors["random"])
         self._note(ring.begin)
         if self._tree is not None and "weights" in tensors:
             index = np.arange(ring.agents)[:, None] * ring.capacity + slots.numpy()
-            weights = tensors["weights"][:, -len(rows) :].numpy()
+            weights = newest(tensors, "weights", shape, torch.float64, of).numpy()
             # a segment may be longer now: the newest rows begin none yet
-            self._tree.set(index.ravel(), np.where(rows.numpy() < ring.end - self.horizon, weights, 0.0).ravel())
+            self._tree.set(index.ravel(), np.where(there.numpy() < ring.end - self.horizon, weights, 0.0).ravel())
+
+    @property
+    def _most_due(self) -> int:
+        """Return more rows than may ever still be learned from, also where a training goes on with smaller batches."""
+        played = self._ring.agents * self.inner.horizon * self.ranks.size
+        return DUE * max(self.segments * self.horizon * self.ranks.size, self.config.ratio * played)
 
 
 def _either(marks: list[Tensor | None]) -> Tensor | None:
@@ -351,8 +363,3 @@ def _either(marks: list[Tensor | None]) -> Tensor | None:
 def _round(number: int) -> int:
     """Return the number with all digits but the first set to 0."""
     return 10 ** (len(str(number)) - 1) * int(str(number)[0])
-
-
-def _shown(size: float) -> str:
-    """Return a number of bytes as people read it."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

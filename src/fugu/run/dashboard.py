@@ -121,7 +121,8 @@ class Dashboard:
         while len(speed) > 2 and speed[0][0] < now - WINDOW:
             speed.popleft()
         (before, some), (_, more) = speed[0], speed[-1]
-        self.progress.rate = (more - some) / (now - before) if more > some else metrics.get("time/steps_per_second", math.nan)
+        moved = more > some and now > before
+        self.progress.rate = (more - some) / (now - before) if moved else metrics.get("time/steps_per_second", math.nan)
         whole = sum(self._shares.values())
         if whole > 0:
             metrics.update({name: part / whole for name, part in self._shares.items()})

@@ -15,9 +15,10 @@ from typing import Any
 from fugu import files
 from fugu.algorithm.find import is_own
 from fugu.errors import EnvError, FuguError, places, raised, whole
-from fugu.run.given import flags
+from fugu.run.given import arguments, flags
 from fugu.run.run import Run
 from fugu.trainer import checkpoint
+from fugu.trainer.callbacks import CallbackError
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.loop import Trainer
 
@@ -102,6 +103,9 @@ def explained(run: Run, trainer: Trainer) -> Iterator[None]:
         if saved := _saved(run, trainer):
             error.add(saved)
         raise
+    except CallbackError as error:
+        error.add(_without_callbacks(run, trainer))
+        raise
     except Diverged as error:
         error.save(run.folder.diverged)
         good = checkpoint.find(run.folder.checkpoints, "latest") if trainer.saved_step is not None else None
@@ -122,3 +126,14 @@ def explained(run: Run, trainer: Trainer) -> Iterator[None]:
 def _saved(run: Run, trainer: Trainer) -> str:
     """Return a line on what was saved and how to go on; nothing if that would be the beginning."""
     return f"  saved at step {trainer.saved_step:,}; {to_go_on(run)}" if trainer.saved_step else ""
+
+
+def _without_callbacks(run: Run, trainer: Trainer) -> str:
+    """Return lines on what was saved, and how to go on with other callbacks or with none."""
+    if not trainer.saved_step:
+        return "  nothing was learned yet"
+    path, again = str(run.path), ", ".join(filter(None, [arguments(run.config), "callbacks=[...]"]))
+    return (
+        f"  saved at step {trainer.saved_step:,}; go on with: fugu.Run({path!r}).resume({again})"
+        f"\n  or without callbacks: fugu train --resume {shlex.quote(path)}{flags(run.config)}"
+    )

@@ -111,11 +111,10 @@ def announce(config: TrainConfig, folder: RunFolder, note: str | None = None) ->
     names, label = _of_session(config), folder.label
     if names and (label.group is None or label.seeds[0] == config.seed):  # once of a group
         what = " and ".join(name.removeprefix(SESSION) for name in names.values())
-        call = ", ".join(f"{role}={typed(name)}" for role, name in names.items())
         kind, path = ("Run", folder.path) if label.group is None else ("Group", folder.path.parent / label.group)
         print(
             f"note: {what} exist{'s' * (len(names) == 1)} only in this session. In another, go on with "
-            f"fugu.{kind}({str(path)!r}).resume({call}) or fugu train --resume {shlex.quote(str(path))}{flags(config)}",
+            f"fugu.{kind}({str(path)!r}).resume({arguments(config)}) or fugu train --resume {shlex.quote(str(path))}{flags(config)}",
             file=sys.stderr,
         )
 
@@ -123,6 +122,11 @@ def announce(config: TrainConfig, folder: RunFolder, note: str | None = None) ->
 def flags(config: TrainConfig) -> str:
     """Return what has to be typed after ``fugu train --resume RUN``: files for what exists only in this session."""
     return "".join(f" {FLAGS[role]} my_file.py:{typed(name)}" for role, name in _of_session(config).items())
+
+
+def arguments(config: TrainConfig) -> str:
+    """Return what has to be given to ``resume`` in another session: what exists only in this one."""
+    return ", ".join(f"{role}={typed(name)}" for role, name in _of_session(config).items())
 
 
 def _of_session(config: TrainConfig) -> dict[str, str]:

@@ -6,6 +6,7 @@ act. An observation with a part ``action_mask`` for the choices says itself what
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 from gymnasium import spaces as gs
 from torch import Tensor
 
-from fugu.emulation.env import EnvSpec, discrete_choices, offers_mask
+from fugu.emulation.env import EnvSpec, discrete_choices, flat_mask, offers_mask
 from fugu.emulation.kinds import widened
 from fugu.errors import SpaceError, did_you_mean
 from fugu.spaces.values import Values
@@ -142,6 +143,7 @@ class Reader:
             own = self._own[i] if self._own else self.choices
             given = (action_mask or {}).get(name)
             if here[i] and given is not None:
+                given = self._flags(given, ())
                 given = np.ravel(given)[:own] if np.size(given) == self.choices else given
                 mask[i, :own] = self._mask(given, (), f"action_mask of {name!r}", own)
             mask[i, own:] &= not here[i]
@@ -154,13 +156,22 @@ class Reader:
         return self.observations.layout.leaf_views(rows)[self._mask_leaf].reshape(len(rows), -1) != 0
 
     def _mask(self, given: Any, batch: tuple[int, ...], where: str, choices: int | None = None) -> np.ndarray:
-        expected, mask = choices or self.choices, np.asarray(given)
+        expected, mask = choices or self.choices, self._flags(given, batch)
         if not self.choices or mask.size != expected * int(np.prod(batch)) or mask.dtype.kind not in "biu":
             raise SpaceError(
                 f"expected {[*batch, expected]} flags, one per choice of {self.env.action_space}, got {mask.dtype}{list(mask.shape)}",
                 where=where,
             )
         return mask.astype(bool)
+
+    def _flags(self, given: Any, batch: tuple[int, ...]) -> np.ndarray:
+        """Return a mask as an array, also where it is given by parts of the action space, as environments do: of a batch a list."""
+        with contextlib.suppress(ValueError):  # parts of different length
+            mask = np.asarray(given)
+            if mask.dtype != object:
+                return mask
+        parts = [flat_mask(one, self.env.action_space) for one in (given if batch else [given])]
+        return np.stack(parts) if len({part.size for part in parts}) == 1 else np.asarray(None)
 
     @staticmethod
     def _forbidding(mask: np.ndarray | None) -> np.ndarray | None:

@@ -19,7 +19,7 @@ from fugu.gpu import failure
 from fugu.presets import preset
 from fugu.run import store
 from fugu.run.config_file import from_file
-from fugu.run.given import announce, by_name, codes, fitted, look, refuse_other_count, refuse_other_env
+from fugu.run.given import announce, by_name, codes, fitted, flags, look, refuse_other_count, refuse_other_env
 from fugu.run.label import Label, checked_name, checked_tags
 from fugu.run.live import attend
 from fugu.run.origin import note_origin, refuse_other_spaces, renew_origin
@@ -237,7 +237,7 @@ def refuse_other_run(before: TrainConfig, after: TrainConfig) -> None:
 
 
 def _done(run: Run, trainer: Trainer) -> str:
-    command = f"fugu train --resume {shlex.quote(str(run.path))}"
+    command = f"fugu train --resume {shlex.quote(str(run.path))}{flags(run.config)}"
     steps, target = trainer.steps, trainer.config.target
     if steps >= trainer.config.steps:
         return f"this run has done its {steps:,} steps; give it more to do: {command} --steps {2 * steps}"

@@ -46,6 +46,9 @@ FLAGS = {SERVICE: "--log.wandb", "env": "--env", "policy": "--policy", "algorith
 OURS_BY_SETTINGS = ("coding", "fugu.coding.env:Coding", "fugu.envs:fugu/Coding-v0", "fugu/Coding-v0")
 """environments of fugu that only read the files that their settings name, and execute nothing in them outside of the sandbox"""
 
+WITH_STATE = "fugu.envs.teams:with_state"
+"""environment of fugu that makes the one that its setting ``of`` names"""
+
 UNPROTECTED = ("backend", "min_level", "allow")
 """settings of the coding environment that decide how well the programs a policy writes are shut in"""
 
@@ -95,11 +98,7 @@ class Gate:
             if is_session(name):
                 raise ConfigError(_only_in_session(self.folder, role, name))
             self.check_code()
-            if name.endswith(".so") and not self.made_here:
-                raise ConfigError(
-                    f"{self.folder.path} names the compiled library {name}, and what is in one cannot be looked at; build it from its "
-                    "source: --env my_env.h"
-                )
+            self._check_libraries([name, *_texts(self.settings)] if role == "env" else [name])
             self._found[role] = self._located(role, name)
         return self._found[role]
 
@@ -120,6 +119,8 @@ class Gate:
         if (what := _from_settings(env, self.settings)) and not self.trusted:
             self.executes["env"] = what
             raise Untrusted(self._refusal(["env"]))
+        if env == WITH_STATE:  # the only one of ours that makes another by a name; what others make of a text is theirs
+            self._check_libraries(_texts(self.settings))
 
     def check_links(self) -> None:
         """Raise a ConfigError if writing to the run's files would write elsewhere."""
@@ -170,6 +171,14 @@ class Gate:
         place = str(self.folder.at.resolve())
         covered = ["fugu run 1", place, self.executes, self.settings, code.digest(self.copies)]
         return json.dumps(covered, sort_keys=True, default=repr).encode()
+
+    def _check_libraries(self, names: Iterable[str]) -> None:
+        """Raise a ConfigError if one of ``names`` is a compiled library, unless this user made the run."""
+        if (found := [name for name in names if name.endswith(".so")]) and not self.made_here:
+            raise ConfigError(
+                f"{self.folder.path} names the compiled library {found[0]}, and what is in one cannot be looked at; build it from its "
+                "source: --env my_env.h"
+            )
 
     def _located(self, role: str, name: str) -> str:
         """Return the name with the file to use: the user's own where it is still there, else the run's copy."""
@@ -241,11 +250,11 @@ def _means_code(name: str) -> bool:
 
 def _from_settings(env: str, settings: Mapping[str, Any]) -> str:
     """Return what an environment of fugu executes because its settings say so, or nothing."""
-    inner = settings.get({"fugu.envs.teams:with_state": "of", "fugu.envs.atari:make": "game"}.get(env, ""))
+    inner = settings.get({WITH_STATE: "of", "fugu.envs.atari:make": "game"}.get(env, ""))
     names = [name for name in (inner if isinstance(inner, list | tuple) else [inner]) if isinstance(name, str)]
     if code_of := [name for name in names if _means_code(name)]:
         return ", ".join(code_of)
-    if env == "fugu.envs.teams:with_state":  # which gives the rest to the environment in it
+    if env == WITH_STATE:  # which gives the rest to the environment in it
         rest = {name: value for name, value in settings.items() if name != "of"}
         return ", ".join(what for name in names or [""] if (what := _from_settings(name, rest)))
     game = settings.get("game", "")
@@ -259,13 +268,21 @@ def _from_settings(env: str, settings: Mapping[str, Any]) -> str:
     return ""
 
 
-def _paths(value: Any, besides: Iterable[str] = ()) -> set[str]:
+def _paths(settings: Mapping[str, Any], besides: Iterable[str] = ()) -> set[str]:
     """Return the texts in settings that may be paths or names of code: what an installed environment makes of them is not known."""
+
+    def may_be(text: str) -> bool:
+        return text in (".", "..") or any(c in text for c in "/\\:~") or any(map(str.isalpha, Path(text).suffix))
+
+    return set(filter(may_be, _texts({name: value for name, value in settings.items() if name not in besides})))
+
+
+def _texts(value: Any) -> set[str]:
+    """Return all texts in settings, wherever they are."""
     if isinstance(value, str):
-        somewhere = value in (".", "..") or any(c in value for c in "/\\:~")
-        return {value} if somewhere or any(map(str.isalpha, Path(value).suffix)) else set()
-    inner = [each for item in value.items() if item[0] not in besides for each in item] if isinstance(value, Mapping) else value
-    return set().union(*map(_paths, inner)) if isinstance(inner, list | tuple) else set()
+        return {value}
+    inner = [each for item in value.items() for each in item] if isinstance(value, Mapping) else value
+    return set().union(*map(_texts, inner)) if isinstance(inner, list | tuple) else set()
 
 
 def typed(name: str) -> str:

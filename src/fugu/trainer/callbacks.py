@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import numbers
-import shlex
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -58,7 +57,7 @@ class Callbacks:
 
     @contextmanager
     def watching(self, run: Any, trainer: Any) -> Iterator[None]:
-        """Let the callbacks see ``run``, with ``trainer`` in it, from its start to its end; say of an error how to go on."""
+        """Let the callbacks see ``run``, with ``trainer`` in it, from its start to its end."""
         self._run, run.trainer = run, trainer
         try:
             try:
@@ -69,7 +68,7 @@ class Callbacks:
                 raise
             self._call("on_end")
         except _Failed as failed:
-            raise CallbackError(f"{failed}{_how_to_go_on(run, trainer)}") from failed.__cause__
+            raise CallbackError(str(failed)) from failed.__cause__
         finally:
             self._run = run.trainer = None
 
@@ -184,16 +183,6 @@ def _number(name: str, metric: str, value: Any) -> float:
     if not isinstance(value, numbers.Real):
         raise _Failed(f"the callback {name} logged {metric}={value!r:.60}; log a number")
     return float(value)
-
-
-def _how_to_go_on(run: Any, trainer: Any) -> str:
-    if not trainer.saved_step:
-        return "\n  nothing was learned yet"
-    path = str(run.path)
-    return (
-        f"\n  saved at step {trainer.saved_step:,}; go on with: fugu.Run({path!r}).resume(callbacks=[...])"
-        f"\n  or without callbacks: fugu train --resume {shlex.quote(path)}"
-    )
 
 
 def _name(callback: Any, method: str, *, plain: bool) -> str:

@@ -50,6 +50,8 @@ _MANIFEST_LIMIT = 1 << 20  # bytes
 _STATE_LIMIT = 1 << 28
 _HEADER_LIMIT = 1 << 25  # of the JSON at the head of a safetensors file: some 200,000 tensors
 _CHUNK = 1 << 22
+MOST_PAGES = 2
+"""times the machine's memory that pages may have: they may have been in that of a GPU too"""
 
 
 class CheckpointError(FuguError, RuntimeError):
@@ -92,7 +94,7 @@ def write(
 def read(folder: Path) -> tuple[int, dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
     """Return step, tensors and state of the checkpoint in ``folder``, verified."""
     about = manifest(folder)
-    size = sum(file["size"] for file in about["files"].values())
+    size = _total(about["files"].values())
     if size > psutil.virtual_memory().available:
         raise CheckpointError(f"{folder} holds {show_bytes(size)}, more than the memory that is free here")
     tensors: dict[str, dict[str, torch.Tensor]] = {}
@@ -112,6 +114,9 @@ def verify(folder: Path, pages: bool = False) -> int:
     """Return the step of the checkpoint in ``folder``; Damaged if a file is missing, cut or changed. Holds one chunk at a time. Of the
     files it shares with others only the sizes are looked at, unless ``pages``."""
     about = manifest(folder)
+    _check_total(folder, about["files"].values(), 1)
+    if pages:
+        _check_total(folder, about.get("pages", ()), MOST_PAGES)
     for name, expected in about["files"].items():
         for _ in _verified(folder / name, expected):
             pass
@@ -122,6 +127,17 @@ def verify(folder: Path, pages: bool = False) -> int:
         else:
             check_page(folder.parent / PAGES, page)
     return about["step"]
+
+
+def _check_total(folder: Path, files: Iterable[Mapping[str, Any]], times: int) -> None:
+    """Refuse what cannot have been in a machine's memory before all of it is read: a file of zeros takes no room on a disk."""
+    size, memory = _total(files), psutil.virtual_memory().total
+    if size > times * memory:
+        raise CheckpointError(f"{folder} holds {show_bytes(size)}, and this machine has {show_bytes(memory)} of memory")
+
+
+def _total(files: Iterable[Mapping[str, Any]]) -> int:
+    return sum(file["size"] for file in files)
 
 
 def check_page(folder: Path, page: Mapping[str, Any]) -> None:

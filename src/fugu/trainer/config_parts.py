@@ -99,6 +99,10 @@ class ImitationConfig:
             raise ConfigError(f"imitation.example_rate={self.example_rate} must be above 0")
 
 
+MOST_EPISODES = 1_000_000
+"""of an evaluation, for which the training waits"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig:
     """Evaluation during training, in environments of its own. It changes nothing in what is learned."""
@@ -115,6 +119,8 @@ class EvalConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"eval.{name}={value} must be at least 1; try --eval.{name} {20 if name == 'every' else 10}")
+        if self.episodes > MOST_EPISODES:
+            raise ConfigError(f"eval.episodes={self.episodes} must be at most {MOST_EPISODES}")
 
 
 @dataclass(frozen=True, kw_only=True)

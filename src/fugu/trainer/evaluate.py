@@ -22,12 +22,13 @@ from fugu.emulation.env import Infos, cost_metric
 from fugu.emulation.infos import ALWAYS, numbers
 from fugu.emulation.kinds import labels
 from fugu.emulation.stats import lost_agents
-from fugu.errors import FuguError
+from fugu.errors import ConfigError, FuguError
 from fugu.rollout.acting import Acts
 from fugu.rollout.batch import seen_of
 from fugu.rollout.envs import untouched
 from fugu.rollout.source import Stopped
 from fugu.trainer.config import TrainConfig
+from fugu.trainer.config_parts import MOST_EPISODES
 from fugu.vector.vecenv import VecEnv
 
 MOST = 64
@@ -143,6 +144,8 @@ def evaluate(
     After ``max_steps`` steps of the vector env only ended episodes count, and the rest is ``cut``: some agents' episodes may never
     end.
     """
+    if episodes > MOST_EPISODES:
+        raise ConfigError(f"episodes={episodes} must be at most {MOST_EPISODES}")
     agents = vec.num_agents
     share = np.full(agents, episodes // agents)
     share[: episodes % agents] += 1

@@ -92,12 +92,15 @@ class Bind:
 def main(parent: int, mail_fd: int, memory: int, crash: int) -> None:
     """Run until told to close, until the parent is gone, or until an environment takes the process down."""
     owner = os.getpid()
+    for descriptor in (mail_fd, memory, crash):  # not for programs that an environment starts
+        os.set_inheritable(descriptor, False)
     _leave_to_parent()
     faulthandler.enable(crash)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what was printed before an error is there when it is reported
     _end_with(parent)
     mailbox = Mailbox(socket.socket(fileno=mail_fd))
+    os.register_at_fork(after_in_child=mailbox.close)  # nor is the line for what it forks
     shard: Shard | None = None
     try:
         shard = _build(mailbox)
