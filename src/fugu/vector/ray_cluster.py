@@ -152,6 +152,7 @@ def _start(ray: Any, nodes: int) -> None:
         token.touch(0o600)
         token.write_text(secrets.token_hex(32))
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)  # a local cluster asks for one; else Ray would leave it in ~/.ray
+    os.environ.setdefault("RAY_worker_niceness", "0")  # as workers of other backends; Ray's own is 15
     ray.init(
         address="local",
         num_cpus=max(1, nodes),  # as many processes are kept ready; actors ask for none
