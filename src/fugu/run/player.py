@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
 from fugu.config import fitting
 from fugu.emulation.env import Rows
+from fugu.errors import ConfigError
 from fugu.rollout.acting import Carry
 from fugu.rollout.batch import seen_of
 from fugu.run.origin import refuse_other_spaces
@@ -22,6 +23,13 @@ from fugu.trainer import checkpoint
 from fugu.trainer.build import find_device, make_vec
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.evaluate import Evaluation, evaluate
+
+
+@runtime_checkable
+class Asked(Protocol):
+    """An algorithm whose policy can be asked for a return."""
+
+    def ask(self, target: float) -> None: ...
 
 
 def config_to_play(
@@ -79,6 +87,14 @@ class Player:
         except BaseException:
             self.vec.close()
             raise
+
+    def ask(self, target: float) -> None:
+        """Ask the policy for this return from now on."""
+        if not isinstance(self.algorithm, Asked):
+            raise ConfigError(
+                f"{self.config.algorithm} cannot be asked for a return; a Decision Transformer can: --algorithm dt"
+            )
+        self.algorithm.ask(target)
 
     def evaluate(self, episodes: int, *, greedy: bool = False) -> Evaluation:
         return evaluate(
