@@ -31,7 +31,7 @@ from fugu.run.player import Player
 
 NATIVE = {"cartpole": 1_000_000, "safe_point": 150_000, "connect4": 150_000, "breakout": 100_000}
 ENVS, PIECE = 512, 1 << 20
-POLICY_ROWS, PYTHON_ROWS = 60_000, 20_000
+POLICY_ROWS, PYTHON_ROWS = 1_000_000, 20_000
 MINARI_STEPS = 40_000
 
 
@@ -191,4 +191,4 @@ def lazy(repeats: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    harness.main("data", __doc__, {"chance": chance, "policy": policy, "million": million, "lazy": lazy}, repeats=3)
+    harness.main("data", __doc__, {"chance": chance, "policy": policy, "million": million, "lazy": lazy}, repeats=3, add=True)
