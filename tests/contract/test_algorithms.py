@@ -42,6 +42,8 @@ TEXTS = {
     "minibatch": 8,
     "policy": PolicyConfig(net="transformer", width=16, layers=1),
 }
+ACTIONS: dict[str, gs.Space] = {"cartpole": gs.Discrete(2), "pendulum": gs.Box(-2, 2, (1,), np.float32)}
+"""of the environments of which there are recorded episodes"""
 RECORDED: dict[str, Any] = {"steps": 40, "epochs": 1, "data": {"together": 4}}
 """learns from recorded episodes of its environment, of which ``recorded`` has the files; steps are gradient steps"""
 CASES: Mapping[str, Mapping[str, Any]] = {
@@ -113,8 +115,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> str:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """Recorded episodes, by environment."""
     folder = tmp_path_factory.mktemp("recorded")
-    actions = {"cartpole": gs.Discrete(2), "pendulum": gs.Box(-2, 2, (1,), np.float32)}
-    return {env: str(record(env, folder / env, anything(space), 4, name=env)) for env, space in actions.items()}
+    return {env: str(record(env, folder / env, anything(space), 4, name=env)) for env, space in ACTIONS.items()}
 
 
 @pytest.fixture(params=CASES)
