@@ -26,7 +26,7 @@ from fugu.run.measure import MEASURES, costs, measure, values
 from fugu.run.store import members
 from fugu.run.trust import ASKED, FLAGS
 from fugu.together import launched
-from fugu.trainer.config import TrainConfig, member, refuse_unread
+from fugu.trainer.config import TrainConfig, learns_from_data, member, refuse_unread
 from fugu.vector.config import VectorConfig
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ Every option can be given by its last name if that is unique: --learning-rate fo
 --config FILE begins with the settings of a TOML file: a run's config.toml or a part of one. Options win over it.
 --processes 2 lets two processes learn together, each with environments of its own.
 --seeds 5 trains a group of runs, one after the other, with five seeds that begin with --seed.
+fugu train FILE --algorithm dt learns from recorded episodes (bc, dt, iql, td3bc). --eval plays what was learned now and then, in the
+environment that they were recorded in or in that of --env.
 """
 
 
@@ -61,6 +63,7 @@ def main(argv: list[str]) -> int:
     argv, named = take_value(argv, "--env", "cartpole")
     argv, env_kwargs = take_env_kwargs(argv)
     argv, trusted = _take_switch(argv, "--trust-code")
+    argv, played = _take_switch(argv, "--eval")
     help_asked = any(word in ("-h", "--help") for word in argv)
     if trusted and resumed is None and about.config is None:
         raise ConfigError("--trust-code is for the code that a run names: fugu train --resume RUN --trust-code")
@@ -74,7 +77,8 @@ def main(argv: list[str]) -> int:
     if resumed is not None and name is not None:
         raise ConfigError(f"fugu train {name} --resume {resumed}: a run knows its environment; leave {name} out")
     name = named if name is None else name
-    if named not in (None, name):
+    offline = algorithm is not None and learns_from_data(algorithm)
+    if named not in (None, name) and not (offline and name):
         raise ConfigError(f"fugu train {name} --env {named}: which of the two?")
     if other is not None:
         raise ConfigError(
@@ -114,11 +118,16 @@ def main(argv: list[str]) -> int:
         wait = VectorConfig.start_timeout if timeout is None else timeout
         start = preset(name or "cartpole", env_kwargs, device or "cpu", algorithm, start_timeout=wait)
         start = dataclasses.replace(start, env_kwargs={**start.env_kwargs, **env_kwargs})
+    argv, start = _begun(argv, start, runs)
+    if offline and named is not None:
+        start = dataclasses.replace(start, env=named)
     config = _parse(argv, start)
     if config.ranks.processes > 1 and launched() is None:
         from fugu.cli.processes import launch
 
         return launch(typed, config.ranks.processes)
+    if played:
+        config = _evaluated(config)
     from fugu.run.ending import Interrupted
     from fugu.run.train import train
 
@@ -126,6 +135,29 @@ def main(argv: list[str]) -> int:
         return _show(lambda: train(config.env, config=config, runs=runs, **about.given))
     except Interrupted as end:
         return _interrupted(end)
+
+
+def _begun(argv: list[str], start: TrainConfig, runs: Path) -> tuple[list[str], TrainConfig]:
+    """Return arguments and config of a run that may begin with the policy of another: then its network is that of the other."""
+    rest, text = take_value(argv, "--policy.start", "RUN")
+    if text is None:
+        return argv, start
+    from fugu.run.begun import policy_of
+
+    policy = policy_of(text, runs)
+    return (argv, start) if policy is None else (rest, dataclasses.replace(start, policy=policy))
+
+
+def _evaluated(config: TrainConfig) -> TrainConfig:
+    """Return the config with ten evaluations, unless it says otherwise."""
+    if not learns_from_data(config.algorithm):
+        raise ConfigError(
+            "--eval alone is for learning from recorded episodes; type --eval.every 20 to evaluate every 20 updates"
+        )
+    if config.eval.every is not None:
+        return config
+    every = max(1, config.steps // config.part("data").together // 10)
+    return dataclasses.replace(config, eval=dataclasses.replace(config.eval, every=every))
 
 
 def _take_switch(argv: list[str], flag: str) -> tuple[list[str], bool]:
@@ -285,7 +317,7 @@ def _next_commands(run: Run) -> int:
     reached = run.config.target is not None and steps < run.config.steps and not run.folder.ended.exists()
     no_target = " --target None" if reached else ""
     commands = [
-        (f"{program} eval {path}", "mean return over 100 new episodes, sampled actions"),
+        *_to_judge(program, path, run),
         _to_watch(program, path, run),
         (f"{program} plot {path}", "the curves of the training"),
         (f"{program} train --resume {path} --steps {more}{no_target}", "train on"),
@@ -301,7 +333,8 @@ def _next_commands(run: Run) -> int:
 def _result(run: Run, metrics: list[dict[str, float]]) -> str:
     """Return how far a run got and what it came to."""
     steps, asked = int(metrics[-1]["steps"]) if metrics else 0, run.config.steps
-    parts = [f"{steps:,} steps" + (f" (whole batches; {asked:,} asked)" if steps > asked else "")]
+    unit = "gradient steps" if learns_from_data(run.config.algorithm) else "steps"
+    parts = [f"{steps:,} {unit}" + (f" (whole batches; {asked:,} asked)" if steps > asked else "")]
     target, reached = run.config.target, False
     name = measure(metrics, evaluated=run.config.eval.every is not None)
     if name is not None:
@@ -314,6 +347,15 @@ def _result(run: Run, metrics: list[dict[str, float]]) -> str:
     for kind, (paid, limit) in costs(metrics).items():
         parts.append(f"{kind.removeprefix('/') or 'cost'} {paid:.1f}" + ("" if limit is None else f" (limit {limit:g})"))
     return ", ".join(parts)
+
+
+def _to_judge(program: str, path: str, run: Run) -> list[tuple[str, str]]:
+    if not learns_from_data(run.config.algorithm):
+        return [(f"{program} eval {path}", "mean return over 100 new episodes, sampled actions")]
+    found = [(f"{program} eval {path} --greedy", f"mean return over 100 episodes of {run.config.env}")]
+    if run.config.algorithm == "dt":
+        found.append((f"{program} eval {path} --greedy --target 50 100", "the same, asked for these returns"))
+    return found
 
 
 def _to_watch(program: str, path: str, run: Run) -> tuple[str, str]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from fugu.emulation.env import EnvSpec
 from fugu.errors import ConfigError
 from fugu.ranks import ALONE
 from fugu.rollout.acting import Act, Acts, Forms, Seen, forms_of, generators
 from fugu.rollout.ahead import Ahead
-from fugu.rollout.config import ReplayConfig
+from fugu.rollout.config import DataConfig, ReplayConfig
 from fugu.rollout.device import DeviceRollout, Whole
 from fugu.rollout.episodes import Episodes, Groups
 from fugu.rollout.feed import Feed
@@ -26,6 +27,10 @@ from fugu.vector.device import DeviceVec
 from fugu.vector.device_native import NativeDevice
 from fugu.vector.vecenv import VecEnv
 
+if TYPE_CHECKING:
+    from fugu.data import DataSet
+    from fugu.rollout.dataset import Dataset
+
 
 class Acting(Protocol):
     """A module that acts."""
@@ -33,9 +38,24 @@ class Acting(Protocol):
     def act(self, seen: Seen) -> Act: ...
 
 
+class OneEnv:
+    """The agents of one environment that is not there."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        self.spec, self.num_agents = spec, spec.num_agents
+        self.observation_space, self.action_space = spec.observation_space, spec.action_space
+        self.obs_layout, self.action_layout = spec.obs_layout, spec.action_layout
+        self.env_agents = [slice(0, spec.num_agents)]
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Envs:
-    vec: VecEnv | DeviceVec
+    vec: VecEnv | DeviceVec | OneEnv
+    data: DataSet | None = None
+    """recorded episodes in the place of environments"""
     horizon: int
     passes: int = 1
     minibatch: int | None = None
@@ -49,9 +69,34 @@ class Envs:
     """function that plays a whole horizon in one kernel, if there is one for this policy and these environments"""
     overlap: bool = False
     """play the next batch while the one before it is learned from"""
+    fleet: Callable[[Acting], Source] | None = None
+    """function that returns the source of an algorithm whose environments are on nodes of a cluster, which play by themselves"""
+
+    def recorded(self, algorithm: nn.Module, config: DataConfig, *, best: float = 1.0, to_go: bool = False) -> Dataset:
+        """Return a source that draws segments of ``horizon`` rows from recorded episodes. ``best``: share of the episodes, by their
+        returns, that it draws from. ``to_go``: segments have ``time`` and ``to_go``."""
+        from fugu.rollout.dataset import Dataset, highest  # of no use to others
+
+        if self.data is None:
+            raise ConfigError(
+                f"{self.name} learns from recorded episodes, and there are none; type fugu train FILE --algorithm {self.name}, with "
+                "what fugu record wrote, or --data.path FILE"
+            )
+        return Dataset(
+            highest(self.data, best),
+            horizon=self.horizon,
+            minibatch=self.minibatch,
+            together=config.together,
+            to_go=to_go,
+            device=self.device,
+            ranks=getattr(algorithm, "ranks", ALONE),
+        )
 
     def on_policy(self, algorithm: Acting) -> Source:
-        """Return a source of segments: environments on the device, on the CPU for a policy on a GPU, or both on the CPU."""
+        """Return a source of segments: environments on the device, on the CPU for a policy on a GPU, or both on the CPU; or nodes of a
+        cluster that have both."""
+        if self.fleet is not None:
+            return self.fleet(algorithm)
         done = self.tried(algorithm)
         acted = forms_of(done.columns)
         return self._ahead(self._played(acted, forms_of(done.carry), self.horizon, self.passes), algorithm, acted)
@@ -60,8 +105,21 @@ class Envs:
         """Return a source that keeps what was played, and draws segments of ``horizon`` rows from it."""
         from fugu.rollout.replay import BEFORE, Replay, keeping  # of no use to others
 
+        if isinstance(self.vec, OneEnv):
+            raise ConfigError(f"{self.name} plays environments, and recorded episodes have none")
+        if self.fleet is not None:
+            raise ConfigError(
+                f"rollout.nodes: {self.name} learns from each row as it comes, and nodes send whole segments; let the cluster step its "
+                "environments: --vector.backend ray --vector.nodes 2"
+            )
         done = self.tried(algorithm)
         acted, carry = forms_of(done.columns), forms_of(done.carry)
+        data = None
+        if config.data:
+            from fugu.data import open
+
+            data = open(config.data)
+            data.require(self.vec.spec)
         kept = {**acted, **{BEFORE + name: form for name, form in carry.items()}}
         check_batches(self.vec, config, self.minibatch, kept, self.device)
         played = self._played(kept, carry, config.every, 1)
@@ -72,6 +130,7 @@ class Envs:
             minibatch=self.minibatch,
             acted=acted,
             carry=carry,
+            data=data,
             ranks=getattr(algorithm, "ranks", ALONE),
         )
 
@@ -85,6 +144,8 @@ class Envs:
         return Ahead(source, algorithm, act=act, acted=acted, clock=self.clock)
 
     def _played(self, columns: Forms, carry: Forms, horizon: int, passes: int) -> Source:
+        if isinstance(self.vec, OneEnv):
+            raise ConfigError(f"{self.name} plays environments, and recorded episodes have none")
         if isinstance(self.vec, DeviceVec):
             if self.overlap:
                 raise ConfigError(
@@ -98,6 +159,8 @@ class Envs:
 
     def episodes(self, algorithm: Acting, groups: Groups) -> Source:
         """Return a source of whole episodes in groups that begin alike."""
+        if isinstance(self.vec, OneEnv):
+            raise ConfigError(f"{self.name} plays environments, and recorded episodes have none")
         if isinstance(self.vec, DeviceVec):
             native = isinstance(self.vec.worlds, NativeDevice)
             raise ConfigError(
@@ -109,6 +172,8 @@ class Envs:
                 f"passes={self.passes}: {self.name} takes one episode of each environment; try --vector.num-envs "
                 f"{self.passes * self.vec.num_envs} --passes 1"
             )
+        if self.fleet is not None:
+            return self.fleet(algorithm)
         done = self.tried(algorithm)
         carry = forms_of(done.carry)
         played = Episodes(self.vec, self.horizon, groups, carry=carry, device=self.device, clock=self._clock_of_source)
@@ -125,7 +190,7 @@ class Envs:
             return algorithm.act(blank(self.vec, self.device))
 
 
-def blank(vec: VecEnv | DeviceVec, device: torch.device, worlds: int = 1) -> Seen:
+def blank(vec: VecEnv | DeviceVec | OneEnv, device: torch.device, worlds: int = 1) -> Seen:
     """Return the first rows of ``worlds`` worlds, with observations of zeros."""
     rows = vec.env_agents[0].stop * worlds
     layout = vec.obs_layout

@@ -15,7 +15,7 @@ before it: 0 if it is only drawn again. Segments begin on rows where an agent ac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -35,6 +35,9 @@ from fugu.rollout.recalled import Rows, check_priorities, counts_of, newest
 from fugu.rollout.ring import Ring, row_bytes
 from fugu.rollout.room import free_on, rows_of, shown
 from fugu.rollout.source import Experience, Kept, Page, Source, no_episodes
+
+if TYPE_CHECKING:
+    from fugu.data import DataSet
 
 BEFORE = "before "
 """prefix of the columns that keep the carry before each row"""
@@ -62,12 +65,19 @@ class Replay(Source):
         minibatch: int | None,
         acted: Forms,
         carry: Forms | None = None,
+        data: DataSet | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
         """``inner``: plays; its batches are ``[agents, steps]``. ``horizon``: rows of the segments that are drawn. ``minibatch``: rows
-        of a gradient step; None: of all that is due together. ``acted``, ``carry``: what the policy keeps of a row and takes along."""
+        of a gradient step; None: of all that is due together. ``acted``, ``carry``: what the policy keeps of a row and takes along.
+        ``data``: recorded episodes that it begins with."""
         assert inner.vec is not None
-        self.inner, self.config, self.ranks, self.horizon = inner, config, ranks, horizon
+        self.inner, self.config, self.ranks, self.horizon, self.data = inner, config, ranks, horizon, data
+        if data is not None and (carry or set(acted) != {"action"}):
+            raise ConfigError(
+                f"replay.data={config.data}: recorded episodes hold actions, and this policy keeps more of a row "
+                f"({', '.join(sorted({*acted, *(carry or {})} - {'action'}))}); they are for --algorithm sac"
+            )
         self.vec, self.device = inner.vec, inner.device
         agents = inner.vec.num_agents
         due = agents * inner.horizon * config.ratio
@@ -269,6 +279,18 @@ class Replay(Source):
         self.inner.restart(seed)
         if self._ring.end == 0:
             self._random.manual_seed(seed)
+            self._begin_with_data()
+
+    def _begin_with_data(self) -> None:
+        """Keep what was recorded, as if it had been played; it counts neither as played nor as due."""
+        if self.data is None:
+            return
+        from fugu.rollout.dataset import in_lanes
+
+        for columns in in_lanes(self.data, self._ring.agents, self._ring.capacity):
+            start = self._ring.end
+            self._ring.write(columns)
+            self._note(start)
 
     @property
     def can_snapshot(self) -> bool:

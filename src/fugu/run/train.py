@@ -7,6 +7,7 @@ import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -18,6 +19,7 @@ from fugu.errors import ConfigError
 from fugu.gpu import failure
 from fugu.presets import preset
 from fugu.run import store
+from fugu.run.begun import policy_of
 from fugu.run.config_file import from_file
 from fugu.run.given import announce, by_name, codes, fitted, flags, look, refuse_other_count, refuse_other_env
 from fugu.run.label import Label, checked_name, checked_tags
@@ -76,7 +78,7 @@ def train(
     label = Label(tags=checked_tags(tags))
     if isinstance(config, str | Path):
         config = _of_file(config, env, settings, trust_code)
-    config = _settled(env, config, settings, seeds)
+    config = _settled(env, config, settings, seeds, runs)
     if seeds is None:
         return begin(config, Path(runs), name, label, watching)
     if config.ranks.processes > 1 or (launched() or 1) > 1:
@@ -86,7 +88,9 @@ def train(
     return train_seeds(config, seeds, name, label, Path(runs), partial(begin, root=Path(runs), watching=watching))
 
 
-def _settled(env: Any, config: TrainConfig | None, settings: dict[str, Any], seeds: Any) -> TrainConfig:
+def _settled(
+    env: Any, config: TrainConfig | None, settings: dict[str, Any], seeds: Any, runs: str | Path = "runs"
+) -> TrainConfig:
     """Return the config of what ``train`` was called with."""
     named, settings = by_name("cartpole" if env is None else env, settings)
     if config is None:
@@ -105,6 +109,7 @@ def _settled(env: Any, config: TrainConfig | None, settings: dict[str, Any], see
         config = override(config, {"env": named})
     if "algorithm" in settings:
         config = with_algorithm(config, from_anywhere(fitting("algorithm", settings.pop("algorithm"), str)))
+    config, settings = _begun(config, settings, runs)
     refuse_unread(config, settings)
     if seeds is not None and not hasattr(seeds, "__index__") and "seed" in settings:
         raise ConfigError(f"seeds={seeds!r:.60} and seed={settings['seed']!r:.60}: which of the two? Leave one out")
@@ -115,6 +120,20 @@ def _settled(env: Any, config: TrainConfig | None, settings: dict[str, Any], see
     config = _with_whole_sink(config)
     refuse_other_count(config)
     return config
+
+
+def _begun(config: TrainConfig, settings: dict[str, Any], runs: str | Path) -> tuple[TrainConfig, dict[str, Any]]:
+    """Return config and settings of a run that may begin with the policy of another: then its network is that of the other."""
+    section = settings.get("policy")
+    inside = section if isinstance(section, Mapping) and "start" in section else {}
+    text = inside["start"] if inside else settings.get("policy.start", config.policy.start)
+    policy = policy_of(text, runs) if isinstance(text, str) else None
+    if policy is None:
+        return config, settings
+    settings = {name: value for name, value in settings.items() if name != "policy.start"}
+    if inside:
+        settings["policy"] = {name: value for name, value in inside.items() if name != "start"}
+    return replace(config, policy=policy), settings
 
 
 def begin(config: TrainConfig, root: Path, name: str | None, label: Label, watching: Callbacks) -> Run:

@@ -26,7 +26,8 @@ from fugu.native import keep_freed_memory, set_threads
 from fugu.policy.normalize import RunningMoments
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.ahead import Ahead
-from fugu.rollout.envs import Envs
+from fugu.rollout.envs import Envs, OneEnv
+from fugu.rollout.source import Source
 from fugu.trainer import checkpoint
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.evaluate import Evaluator
@@ -35,6 +36,7 @@ from fugu.trainer.imitation import learn_examples
 from fugu.trainer.loop import Trainer
 from fugu.trainer.memory import MANY, check_memory, check_network
 from fugu.trainer.precision import check_policy, check_precision
+from fugu.trainer.recordings import recordings, refuse_other_env, unknown
 from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.device import DeviceVec
 from fugu.vector.vecenv import VecEnv
@@ -56,14 +58,20 @@ def make_trainer(
     torch.set_num_threads(1)  # weights then start alike on any number of cores, and without waiting for threads to start
     if device.type == "cuda":
         torch.set_float32_matmul_precision("highest" if config.precision == "float32" else "high")
-    vec = _vec_on_device(config, device) or make_vec(config)
+    data = recordings(config)
+    if data is not None:
+        vec: Any = OneEnv(data.spec)
+    else:
+        vec = _vec_on_nodes(config, ranks) or _vec_on_device(config, device) or make_vec(config)
+    evaluator = None
     try:
-        if isinstance(vec, VecEnv) and device.type == "cpu":  # otherwise batches are in the memory of the GPU
+        if not isinstance(vec, DeviceVec | OneEnv) and device.type == "cpu":  # otherwise batches are in the memory of the GPU
             check_memory(config, vec)
-        algorithm = make_algorithm(config, vec, device, ranks, lambda policy: _make_ready(policy, vec, config))
+        algorithm = make_algorithm(config, vec, device, ranks, lambda policy: make_ready(policy, vec, config))
         whole = fuse(algorithm, config, vec)
         envs = Envs(
             vec=vec,
+            data=data,
             horizon=config.horizon,
             passes=config.passes,
             minibatch=config.minibatch,
@@ -72,6 +80,7 @@ def make_trainer(
             name=config.algorithm,
             whole=whole,
             overlap=config.overlap,
+            fleet=_fleet(config, vec, ranks, clock) if config.rollout.nodes is not None else None,
         )
         try_algorithm(algorithm, config.algorithm, envs)
         source = source_of(algorithm, config.algorithm, envs)
@@ -81,11 +90,34 @@ def make_trainer(
             )
         alone = config.eval.every is None or ranks.rank > 0  # one of them evaluates
         evaluator = None if alone else Evaluator(config, algorithm, lambda small: make_vec(small))
+        if data is not None and evaluator is not None:
+            refuse_other_env(data, evaluator.open().spec)
+        elif data is not None:
+            source.note = unknown(config)
         env = spec_to_json(vec.spec)
         return Trainer(config, source, algorithm, folder=folder, clock=clock, ranks=ranks, evaluate=evaluator, env=env)
     except BaseException:
         vec.close()
+        if evaluator is not None:
+            evaluator.close()
         raise
+
+
+def _vec_on_nodes(config: TrainConfig, ranks: Ranks) -> Any:
+    """Return the environments on the nodes of a cluster; None if there is to be none."""
+    if config.rollout.nodes is None:
+        return None
+    from fugu.rollout.fleet_vec import FleetVec
+    from fugu.trainer.node import orders
+
+    rollout = config.rollout
+    return FleetVec(config.vector, config.rollout.nodes, rollout.address, orders(config, ranks.rank * config.rollout.nodes))
+
+
+def _fleet(config: TrainConfig, vec: Any, ranks: Ranks, clock: Any) -> Callable[[Any], Source]:
+    from fugu.rollout.fleet import Fleet
+
+    return lambda algorithm: Fleet(vec, algorithm, lag=config.rollout.lag, passes=config.passes, ranks=ranks, clock=clock)
 
 
 def make_algorithm(
@@ -117,11 +149,11 @@ def make_algorithm(
     return algorithm
 
 
-def _make_ready(policy: nn.Module, vec: VecEnv | DeviceVec, config: TrainConfig) -> None:
+def make_ready(policy: nn.Module, vec: VecEnv | DeviceVec | OneEnv, config: TrainConfig) -> None:
     """Check a new policy, give it its threads, and teach it from examples."""
     check_policy(config.precision, policy)
     _share_out(config.threads or usable_cores(), policy)
-    if config.imitation.examples:
+    if config.imitation.examples and not isinstance(vec, OneEnv):
         learn_examples(policy, vec, config.imitation, seed=config.seed)
 
 
@@ -174,21 +206,22 @@ def _share_out(threads: int, policy: nn.Module) -> None:
     torch.set_num_threads(1 if small or getattr(policy, "computed_natively", False) else threads)
 
 
-def make_vec(config: TrainConfig) -> VecEnv:
-    """Make the environments of a run on the CPU. Of their infos only some numbers of last steps are read, so no others travel."""
+def make_vec(config: TrainConfig, first: int = 0) -> VecEnv:
+    """Make the environments of a run on the CPU. Of their infos only some numbers of last steps are read, so no others travel.
+    ``first``: counted over all nodes, if they are those of one."""
     settings = dataclasses.replace(config.vector, infos=config.vector.infos or "none", episode_infos=config.log.infos)
     if settings.backend == "device":
         settings = dataclasses.replace(settings, backend="auto", device=None)
     if settings.num_envs > MANY and config.device == "cpu":
         with vector.make(_envs(config, 1), env_kwargs=config.env_kwargs, config=VectorConfig(num_envs=1)) as one:
             check_memory(config, one)
-    return vector.make(_envs(config, settings.num_envs), env_kwargs=config.env_kwargs, config=settings)
+    return vector.make(_envs(config, settings.num_envs, first), env_kwargs=config.env_kwargs, config=settings)
 
 
-def _envs(config: TrainConfig, count: int) -> Any:
+def _envs(config: TrainConfig, count: int, first: int = 0) -> Any:
     """Return the environments of a run, or ``count`` of them in turn if it has a list."""
     env = meaning(config.env)
-    return [env[i % len(env)] for i in range(count)] if isinstance(env, list | tuple) else env
+    return [env[(first + i) % len(env)] for i in range(count)] if isinstance(env, list | tuple) else env
 
 
 def find_device(name: str) -> torch.device:

@@ -21,6 +21,7 @@ from fugu.config import SEEDS, field_paths, find_field, fixed, read_toml, refuse
 from fugu.emulation.place import cached_by_meaning
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
+from fugu.rollout.config import DataConfig, RolloutConfig
 from fugu.trainer.config_parts import CheckpointConfig, EvalConfig, ImitationConfig, LogConfig, OptimizerConfig, RanksConfig
 from fugu.vector.config import VectorConfig, nearest_divisor
 
@@ -39,14 +40,16 @@ class TrainConfig:
     algorithm: str = fixed("ppo")
     """Algorithm: ppo, a2c (the simplest actor-critic), sac (learns from each row many times), dreamer (learns a model of the world, and
     inside it), safe_ppo (limits on the cost of episodes), mappo (teams, with a critic that sees more than the actors), grpo (compares
-    episodes that began alike), token_ppo (texts, with a value for every token), self_play (against earlier versions), or one of your
-    own: file.py:Class or module:Class"""
+    episodes that began alike), token_ppo (texts, with a value for every token), self_play (against earlier versions); from recorded
+    episodes: bc (does what was done), dt (reaches the return it is told), iql (learns what was worth doing), td3bc (the same for
+    numbers); or one of your own: file.py:Class or module:Class"""
     env_kwargs: Mapping[str, Any] = fixed(default_factory=dict)
     """Settings of the environment; --env.NAME VALUE on the command line. Lists in them become tuples"""
     seed: int = fixed(0)
     """Seed of everything random: weights, actions, order of minibatches, environments"""
     steps: int = 1_000_000
-    """Steps to train for, counted over all agents; the run ends after the batch that reaches them"""
+    """Steps to train for, counted over all agents, or gradient steps where recorded episodes are learned from; the run ends after the
+    batch that reaches them"""
     target: float | None = None
     """Score at which training stops: the mean return of the last 100 episodes, or of an evaluation with --eval.every; in self-play the
     rating. Limits on costs must be kept as well; none: no target"""
@@ -70,6 +73,8 @@ class TrainConfig:
     """Threads that compute the policy; none: one per usable core"""
     vector: VectorConfig = field(default_factory=lambda: VectorConfig(num_envs=64))
     """Number of environments, and the workers that step them"""
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    """Nodes of a Ray cluster that play by themselves"""
     policy: PolicyConfig = fixed(default_factory=PolicyConfig)
     """Network that maps observations to actions and values"""
     imitation: ImitationConfig = fixed(default_factory=ImitationConfig)
@@ -119,6 +124,11 @@ class TrainConfig:
         if self.vector.seed:
             raise ConfigError(
                 f"vector.seed={self.vector.seed}: a run has one seed for everything; give --seed {self.vector.seed}"
+            )
+        if self.rollout.nodes is not None and self.vector.backend in ("ray", "device"):
+            raise ConfigError(
+                f"rollout.nodes={self.rollout.nodes} lets nodes play by themselves, and vector.backend={self.vector.backend} says who "
+                "steps the environments of one process; leave one of the two out"
             )
         if self.vector.episode_infos:
             names = " ".join(self.vector.episode_infos)
@@ -202,6 +212,11 @@ def member(algorithm: str) -> type[TrainConfig]:
     made.append(("algorithm", str, fixed(algorithm)))
     space = {"_made": True, "__doc__": TrainConfig.__doc__, "__module__": __name__}
     return dataclasses.make_dataclass("TrainConfig", made, bases=(TrainConfig,), namespace=space, frozen=True, kw_only=True)
+
+
+def learns_from_data(algorithm: str) -> bool:
+    """Return whether an algorithm learns from recorded episodes alone: one with a section ``data`` does."""
+    return sections(algorithm).get("data") is DataConfig
 
 
 def with_algorithm(config: TrainConfig, algorithm: str) -> TrainConfig:

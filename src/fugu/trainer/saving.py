@@ -7,14 +7,10 @@ number of ranks gives weights and counts; environments and random numbers begin 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from fugu.rollout.acting import generators
-from fugu.rollout.source import Page
 from fugu.trainer import checkpoint
 from fugu.trainer.apart import of_other_ranks, of_this_rank
 from fugu.trainer.sound import check_state
@@ -87,8 +83,7 @@ def load(trainer: Trainer, path: Path) -> None:
     saved = checkpoint.load(path)
     engine, state, ranks = trainer.engine, saved.state, trainer.ranks
     before = state.get("ranks", 1)
-    tensors: dict[str, dict[str, Tensor]] = saved.tensors
-    pages: Iterable[Page] = checkpoint.pages(path)
+    tensors, pages = saved.tensors, list(checkpoint.pages(path))
     with checkpoint.fitting_into(path):
         if before == ranks.size > 1:
             tensors, pages = of_this_rank(ranks, tensors, pages)
