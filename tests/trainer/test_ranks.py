@@ -126,7 +126,8 @@ def test_one_process_is_alone_unless_it_has_several_shards():
 
 @pytest.mark.parametrize("case", ALL)
 def test_all_ranks_learn_the_same(case, tmp_path):
-    first, second = together(2, lambda ranks: train(config_of(case), ranks, tmp_path))
+    config = config_of(case)  # here: threads would make its class twice
+    first, second = together(2, lambda ranks: train(config, ranks, tmp_path))
     assert first == second
 
 
@@ -172,6 +173,6 @@ def test_two_processes_learn_what_one_does_and_a_dead_rank_is_named(tmp_path):
     theirs = [json.loads(line) for line in out.splitlines()]
     assert theirs == [json.loads(line) for line in lines]
     for case, found in zip(ALL, theirs, strict=True):
-        mine = together(2, lambda ranks, case=case: train(config_of(case), ranks))
+        mine = together(2, lambda ranks, config=config_of(case): train(config, ranks))
         assert not [each for each in mine if isinstance(each, BaseException)], (case, mine)
         assert json.loads(json.dumps(mine[0])) == found, case
