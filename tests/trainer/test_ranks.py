@@ -173,6 +173,7 @@ def test_two_processes_learn_what_one_does_and_a_dead_rank_is_named(tmp_path):
     theirs = [json.loads(line) for line in out.splitlines()]
     assert theirs == [json.loads(line) for line in lines]
     for case, found in zip(ALL, theirs, strict=True):
-        mine = together(2, lambda ranks, config=config_of(case): train(config, ranks))
+        config = config_of(case)
+        mine = together(2, lambda ranks, config=config: train(config, ranks))
         assert not [each for each in mine if isinstance(each, BaseException)], (case, mine)
         assert json.loads(json.dumps(mine[0])) == found, case
