@@ -99,7 +99,7 @@ def test_the_same_is_learned_with_and_without_a_thread(case):
 
 
 def test_there_is_a_case_for_every_algorithm():
-    assert {*HERE} == {*names()}
+    assert {*HERE} == {name for name in names() if "data" not in CASES[name]}
 
 
 @pytest.mark.parametrize("env", ["cartpole", "CartPole-v1"])
