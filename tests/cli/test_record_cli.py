@@ -59,6 +59,7 @@ def test_what_is_impossible_is_refused_before_anything_is_played(trained: Path, 
         ({"noise": -1.0}, "noise=-1.0 must be at least 0"),
         ({"random": True, "noise": 0.5}, "random play has no noise"),
         ({"checkpoints": []}, "checkpoints is empty"),
+        ({"vectors": {"backend": "device"}}, "recorded from environments on the CPU"),
     ):
         with pytest.raises(ConfigError, match=says):
             fugu.record("latest", tmp_path / "d", runs=trained, **wrong)  # type: ignore[arg-type]

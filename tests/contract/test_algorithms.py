@@ -301,7 +301,7 @@ def _learn(trainer: Trainer, batch: Batch, ranks: Ranks) -> Any:
 
     def watch(minibatch: Batch, loss: torch.Tensor, metrics: dict[str, torch.Tensor]) -> bool:
         norm = metrics.pop("loss/grad_norm")
-        seen.append({**added_up(metrics, ranks), "loss/grad_norm": norm})
+        seen.append({**added_up(metrics, ranks=ranks)[0], "loss/grad_norm": norm})
         return False
 
     last = engine.learn(ready, watch)

@@ -94,7 +94,7 @@ def _code(arguments: list[str], debug: bool) -> int:
         if debug:
             print(shown(whole(error)), file=sys.stderr)
         _complain(str(error))
-        return 2 if isinstance(error, ConfigError) else 1
+        return 2 if isinstance(error, ConfigError) else getattr(error, "exit_code", 1)
     except (ImportError, OSError) as error:
         if not _without_torch(error):
             raise

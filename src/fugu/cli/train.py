@@ -25,6 +25,7 @@ from fugu.errors import ConfigError, FuguError
 from fugu.run.measure import MEASURES, costs, measure, values
 from fugu.run.store import members
 from fugu.run.trust import ASKED, FLAGS
+from fugu.together import launched
 from fugu.trainer.config import TrainConfig, learns_from_data, member, refuse_unread
 from fugu.vector.config import VectorConfig
 
@@ -46,6 +47,7 @@ Every option can be given by its last name if that is unique: --learning-rate fo
 --runs FOLDER keeps runs elsewhere than in runs/.
 --name NAME is the name of the run, and so of its folder. --tag TAG is a word to find it by; give it again for more.
 --config FILE begins with the settings of a TOML file: a run's config.toml or a part of one. Options win over it.
+--processes 2 lets two processes learn together, each with environments of its own.
 --seeds 5 trains a group of runs, one after the other, with five seeds that begin with --seed.
 fugu train FILE --algorithm dt learns from recorded episodes (bc, dt, iql, td3bc). --eval plays what was learned now and then, in the
 environment that they were recorded in or in that of --env.
@@ -54,6 +56,7 @@ environment that they were recorded in or in that of --env.
 
 def main(argv: list[str]) -> int:
     """Train a new run, or go on with one."""
+    typed = list(argv)
     argv, resumed = take_value(argv, "--resume", "latest")
     argv, root = take_value(argv, "--runs", "elsewhere")
     argv, about = take_about(argv)
@@ -93,7 +96,7 @@ def main(argv: list[str]) -> int:
     if resumed is not None and env_kwargs:
         raise ConfigError(f"--env.{next(iter(env_kwargs))}: a run keeps the environment it began with; start a new one")
     if resumed is not None and not help_asked:
-        return _resume(resumed, argv, runs, code)
+        return _resume(resumed, argv, runs, code, typed)
     from fugu.presets import preset
     from fugu.run.config_file import from_file
 
@@ -119,6 +122,10 @@ def main(argv: list[str]) -> int:
     if offline and named is not None:
         start = dataclasses.replace(start, env=named)
     config = _parse(argv, start)
+    if config.ranks.processes > 1 and launched() is None:
+        from fugu.cli.processes import launch
+
+        return launch(typed, config.ranks.processes)
     if played:
         config = _evaluated(config)
     from fugu.run.ending import Interrupted
@@ -209,7 +216,7 @@ def _found(text: str, root: Path, code: dict[str, Any]) -> Run | Group:
     return Group(text, root, **code)
 
 
-def _resume(text: str, argv: list[str], runs: Path, code: dict[str, Any]) -> int:
+def _resume(text: str, argv: list[str], runs: Path, code: dict[str, Any], typed: list[str]) -> int:
     from fugu.run.group import Group
     from fugu.run.run import Run
 
@@ -226,6 +233,10 @@ def _resume(text: str, argv: list[str], runs: Path, code: dict[str, Any]) -> int
         for f in dataclasses.fields(config)
         if getattr(config, f.name) != getattr(run.config, f.name)
     }
+    if config.ranks.processes > 1 and launched() is None:
+        from fugu.cli.processes import launch
+
+        return launch(typed, config.ranks.processes)
     from fugu.run.ending import Interrupted
     from fugu.run.train import go_on
     from fugu.trainer.callbacks import Callbacks
@@ -236,6 +247,8 @@ def _resume(text: str, argv: list[str], runs: Path, code: dict[str, Any]) -> int
         done = go_on(run, changes, Callbacks())
     except Interrupted as end:
         return _interrupted(end)
+    if _is_other_rank():
+        return 0
     if done is not None:
         console().print(Text(done.replace("fugu train", f"{_program()} train")), soft_wrap=True)
         return 0
@@ -249,7 +262,7 @@ def _words(argv: list[str], kinds: Sequence[type]) -> tuple[list[str], str | Non
 
 
 def _show(training: Callable[[], Run | Group]) -> int:
-    """Train, and show what has come of it."""
+    """Train, and show what has come of it; the first of several processes does."""
     from fugu.run.group import Group
     from fugu.run.seeds import SeedsFailed
 
@@ -261,7 +274,12 @@ def _show(training: Callable[[], Run | Group]) -> int:
         raise
     if isinstance(done, Group):
         return show_group(done, _program())
-    return _next_commands(done)
+    return 0 if _is_other_rank() else _next_commands(done)
+
+
+def _is_other_rank() -> bool:
+    """Return whether this is one of several processes and not the first."""
+    return launched() is not None and os.environ["RANK"] != "0"
 
 
 def _parse(argv: list[str], start: TrainConfig) -> TrainConfig:
@@ -282,6 +300,8 @@ def _from_anywhere(argv: list[str]) -> list[str]:
 
 
 def _interrupted(end: Interrupted) -> int:
+    if _is_other_rank():
+        return 128 + end.signal
     console().print(Text(str(end).replace("fugu train", f"{_program()} train")), soft_wrap=True)
     return 128 + end.signal
 

@@ -27,7 +27,7 @@ TOGETHER = 1 << 22
 AT_ONCE = 1 << 26
 """bytes of episodes that are written together"""
 PATIENCE = 0.1
-"""seconds that a complete episode waits at most until it is written, as long as there are steps"""
+"""seconds that a complete episode waits until it is written, as long as there are steps; longer where writing is slow"""
 FOREVER = 1 << 62
 
 
@@ -76,7 +76,7 @@ class Tape:
         self._columns = {name: self._made(name) for name in writer.forms}
         self._first = np.zeros((self._capacity, self.count), bool)
         self._gathered: dict[str, np.ndarray] = {}
-        self._emptied = time.perf_counter()
+        self._due = time.perf_counter() + PATIENCE
 
     def _made(self, name: str) -> np.ndarray:
         form = self._forms[name]
@@ -90,7 +90,7 @@ class Tape:
         for name in self._next:
             self._columns[name][slot] = rows[name]
         self._first[slot] = rows["first"]
-        if self.now - self._done >= self._chunk or time.perf_counter() - self._emptied > PATIENCE:
+        if self.now - self._done >= self._chunk or time.perf_counter() > self._due:
             self.empty()
 
     def took(self, action: np.ndarray, rows: Mapping[str, np.ndarray], infos: Mapping[int, Mapping[str, object]]) -> None:
@@ -122,8 +122,8 @@ class Tape:
 
     def empty(self) -> None:
         """Write the episodes that are complete. The rows of the current step must have been seen."""
-        found = self._ended()
-        self._done, self._begun, self._emptied = self.now, self.now + 1, time.perf_counter()
+        began, found = time.perf_counter(), self._ended()
+        self._done, self._begun = self.now, self.now + 1
         at = 0
         rows = np.cumsum(found.end - found.start + 2)
         while at < len(found.start):
@@ -132,6 +132,8 @@ class Tape:
             self._write(Ended(*(part[at:stop] for part in found)))
             at = stop
         self._make_room()
+        over = time.perf_counter()
+        self._due = over + max(PATIENCE, 20 * (over - began))  # so that it takes a twentieth of the time at most
 
     def _ended(self) -> Ended:
         """Return the episodes that ended since the last look and are to be kept, and note those that began."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from fugu.emulation.env import EnvSpec
 from fugu.errors import ConfigError
 from fugu.ranks import ALONE
-from fugu.rollout.acting import Act, Forms, Seen, forms_of, generators
+from fugu.rollout.acting import Act, Acts, Forms, Seen, forms_of, generators
+from fugu.rollout.ahead import Ahead
 from fugu.rollout.config import DataConfig, ReplayConfig
 from fugu.rollout.device import DeviceRollout, Whole
 from fugu.rollout.episodes import Episodes, Groups
@@ -66,6 +67,8 @@ class Envs:
     """owner of the environments, for errors"""
     whole: Whole | None = None
     """function that plays a whole horizon in one kernel, if there is one for this policy and these environments"""
+    overlap: bool = False
+    """play the next batch while the one before it is learned from"""
 
     def recorded(self, algorithm: nn.Module, config: DataConfig, *, best: float = 1.0, to_go: bool = False) -> Dataset:
         """Return a source that draws segments of ``horizon`` rows from recorded episodes. ``best``: share of the episodes, by their
@@ -90,11 +93,11 @@ class Envs:
     def on_policy(self, algorithm: Acting) -> Source:
         """Return a source of segments: environments on the device, on the CPU for a policy on a GPU, or both on the CPU."""
         done = self.tried(algorithm)
-        return self._played(forms_of(done.columns), forms_of(done.carry), self.horizon, self.passes)
+        return self._ahead(self._played(forms_of(done.columns), forms_of(done.carry), self.horizon, self.passes), algorithm)
 
     def replay(self, algorithm: Acting, config: ReplayConfig) -> Source:
         """Return a source that keeps what was played, and draws segments of ``horizon`` rows from it."""
-        from fugu.rollout.replay import BEFORE, Replay  # of no use to others
+        from fugu.rollout.replay import BEFORE, Replay, keeping  # of no use to others
 
         if isinstance(self.vec, OneEnv):
             raise ConfigError(f"{self.name} plays environments, and recorded episodes have none")
@@ -108,8 +111,9 @@ class Envs:
             data.require(self.vec.spec)
         kept = {**acted, **{BEFORE + name: form for name, form in carry.items()}}
         check_batches(self.vec, config, self.minibatch, kept, self.device)
+        played = self._played(kept, carry, config.every, 1)
         return Replay(
-            self._played(kept, carry, config.every, 1),
+            self._ahead(played, algorithm, lambda module: keeping(module.act, carry)),
             config,
             horizon=self.horizon,
             minibatch=self.minibatch,
@@ -119,14 +123,26 @@ class Envs:
             ranks=getattr(algorithm, "ranks", ALONE),
         )
 
+    def _ahead(self, source: Source, algorithm: Acting, act: Callable[[Any], Acts] = lambda module: module.act) -> Source:
+        """Return ``source``, played ahead of learning if that is asked for."""
+        if not self.overlap:
+            return source
+        assert isinstance(algorithm, nn.Module)
+        return Ahead(source, algorithm, act=act, clock=self.clock)
+
     def _played(self, columns: Forms, carry: Forms, horizon: int, passes: int) -> Source:
         if isinstance(self.vec, OneEnv):
             raise ConfigError(f"{self.name} plays environments, and recorded episodes have none")
         if isinstance(self.vec, DeviceVec):
+            if self.overlap:
+                raise ConfigError(
+                    f"--overlap: environments on {self.device} are played where the policy learns, so that nothing is left to overlap; "
+                    "leave it out"
+                )
             return DeviceRollout(self.vec, horizon, columns, carry=carry, whole=self.whole)
-        if self.device.type == "cuda" and passes == 1:
+        if self.device.type == "cuda" and passes == 1 and not self.overlap:
             return Feed(self.vec, horizon, columns, carry=carry, device=self.device, clock=self.clock)
-        return OnPolicy(self.vec, horizon, passes=passes, carry=carry, device=self.device, clock=self.clock)
+        return OnPolicy(self.vec, horizon, passes=passes, carry=carry, device=self.device, clock=self._clock_of_source)
 
     def episodes(self, algorithm: Acting, groups: Groups) -> Source:
         """Return a source of whole episodes in groups that begin alike."""
@@ -144,7 +160,13 @@ class Envs:
                 f"{self.passes * self.vec.num_envs} --passes 1"
             )
         carry = forms_of(self.tried(algorithm).carry)
-        return Episodes(self.vec, self.horizon, groups, carry=carry, device=self.device, clock=self.clock)
+        played = Episodes(self.vec, self.horizon, groups, carry=carry, device=self.device, clock=self._clock_of_source)
+        return self._ahead(played, algorithm)
+
+    @property
+    def _clock_of_source(self) -> Clock | None:
+        """Return the clock of what plays; None in a thread: a clock is for one."""
+        return None if self.overlap else self.clock
 
     def tried(self, algorithm: Acting) -> Act:
         """Let ``algorithm`` act once on rows of zeros, to see which columns and carry it has. Leaves no trace in it."""

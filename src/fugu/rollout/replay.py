@@ -25,7 +25,8 @@ from fugu.emulation.saved import unfit
 from fugu.emulation.stats import EpisodeLog, together
 from fugu.errors import ConfigError, FuguError
 from fugu.ranks import ALONE, Ranks
-from fugu.rollout.acting import Act, Actor, Forms, Seen, zeros
+from fugu.rollout.acting import Act, Actor, Acts, Forms, Seen, zeros
+from fugu.rollout.agreed import agreed
 from fugu.rollout.batch import Batch, Origin
 from fugu.rollout.columns import PER_SEGMENT
 from fugu.rollout.config import ReplayConfig
@@ -149,7 +150,7 @@ class Replay(Source):
         idle = 0
         wanted = self.segments * self.horizon * self.ranks.size
         while self._credit < wanted or self._ring.end <= self.horizon:
-            found = self.inner.next(Actor(self._keeping(actor), actor.version), stop)
+            found = agreed(self.ranks, lambda: self.inner.next(Actor(keeping(actor.act, self.carry), actor.version), stop))
             counted = self._keep(found)
             logs.append(found.episodes)
             marks.append((found.acted, found.ended))
@@ -162,18 +163,6 @@ class Replay(Source):
         log = (lambda: together([each() for each in logs])) if logs else no_episodes
         acted, ended = (_either([pair[i] for pair in marks]) for i in range(2))
         return Experience(batch, played, actor.version, log, acted, ended)
-
-    def _keeping(self, actor: Actor) -> Callable[[Seen], Act]:
-        """Return what acts like ``actor`` and also keeps, of every row, what was carried before it."""
-        if not self.carry:
-            return actor.act
-
-        def act(seen: Seen) -> Act:
-            done = actor.act(seen)
-            before = seen.carry or zeros(self.carry, len(seen.first), seen.first.device)
-            return Act(done.env_action, done.carry, {**done.columns, **{BEFORE + name: before[name] for name in self.carry}})
-
-        return act
 
     def _keep(self, found: Experience) -> int:
         """Write what was played into the ring. Returns its rows, over all ranks."""
@@ -280,6 +269,12 @@ class Replay(Source):
 
     # --- starting, saving and going on ---
 
+    def close(self) -> None:
+        self.inner.close()
+
+    def waited(self) -> Mapping[str, float]:
+        return self.inner.waited()
+
     def restart(self, seed: int) -> None:
         self.inner.restart(seed)
         if self._ring.end == 0:
@@ -374,6 +369,19 @@ class Replay(Source):
         """Return more rows than may ever still be learned from, also where a training goes on with smaller batches."""
         played = self._ring.agents * self.inner.horizon * self.ranks.size
         return DUE * max(self.segments * self.horizon * self.ranks.size, self.config.ratio * played)
+
+
+def keeping(act: Acts, carry: Forms) -> Acts:
+    """Return what acts like ``act`` and also keeps, of every row, what was carried before it."""
+    if not carry:
+        return act
+
+    def keep(seen: Seen) -> Act:
+        done = act(seen)
+        before = seen.carry or zeros(carry, len(seen.first), seen.first.device)
+        return Act(done.env_action, done.carry, {**done.columns, **{BEFORE + name: before[name] for name in carry}})
+
+    return keep
 
 
 def _either(marks: list[Tensor | None]) -> Tensor | None:

@@ -26,6 +26,7 @@ PHASES = {
     "inference": "choosing actions",
     "copy": "moving observations and actions between buffers and devices",
     "rollout": "stepping environments and choosing actions, both on the GPU",
+    "wait_rollout": "waiting for the batch that is played meanwhile",
     "advantage": "computing advantages and targets",
     "update": "losses, gradients and optimizer steps",
     "other": "everything else: logging, checkpoints, evaluation",
@@ -99,11 +100,15 @@ METRICS: dict[str, Metric] = {
     "self_play/games": Metric("games", "against earlier versions that ended in the last batch"),
     "self_play/opponents": Metric("", "earlier versions in the pool"),
     "learning_rate": Metric("", "of the last optimizer step"),
+    "policy/lag": Metric("updates", "between the weights that played the last batch and those that learned from it"),
     "time/wall": Metric("seconds", "since the run started, without the time between a stop and a resume", False),
     "time/steps_per_second": Metric("steps/s", "steps since the last line over the wall time since then", False),
     **{
         f"time/{name}": Metric("share", f"of the wall time since the last line: {text}", False) for name, text in PHASES.items()
     },
+    "time/wait_learner": Metric(
+        "share", "of the wall time since the last line in which the thread that plays waited for the learner", False
+    ),
     "system/cpu": Metric("share", "busy part of the processor cores this process may use", False),
     "system/memory": Metric("bytes", "resident memory of this process and its workers", False),
     "system/gpu": Metric("share", "of the time in which a kernel ran on the GPU", False),

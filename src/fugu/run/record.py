@@ -162,6 +162,10 @@ def record(
     )
     num_envs, seed = fitting("num_envs", num_envs, int | None, 1), fitting("seed", seed, int, 0)
     amounts = [fitting("noise", amount, float, 0) for amount in ([*noise] if isinstance(noise, Sequence) else [noise])]
+    if (vectors or {}).get("backend") == "device":
+        raise ConfigError(
+            "backend='device': rows are recorded from environments on the CPU, which give the same; leave backend out"
+        )
     if random and (amounts or greedy):
         raise ConfigError(f"random play has no {'noise' if amounts else 'most likely actions'}; leave that out")
     run = _run(what, random, runs, code)

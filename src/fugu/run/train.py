@@ -27,8 +27,10 @@ from fugu.run.live import attend
 from fugu.run.origin import note_origin, refuse_other_spaces, renew_origin
 from fugu.run.output import kept_output
 from fugu.run.run import Run
+from fugu.run.several import accompany, beside, earlier, here, joined, note_job
 from fugu.run.timer import Timer
 from fugu.run.trust import ASKED, SERVICE
+from fugu.together import first_says, launched
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.callbacks import Callbacks
@@ -79,6 +81,8 @@ def train(
     config = _settled(env, config, settings, seeds, runs)
     if seeds is None:
         return begin(config, Path(runs), name, label, watching)
+    if config.ranks.processes > 1 or (launched() or 1) > 1:
+        raise ConfigError("--seeds trains one run after the other, each in one process; leave --seeds or --processes out")
     from fugu.run.seeds import train_seeds
 
     return train_seeds(config, seeds, name, label, Path(runs), partial(begin, root=Path(runs), watching=watching))
@@ -134,23 +138,33 @@ def _begun(config: TrainConfig, settings: dict[str, Any], runs: str | Path) -> t
 
 def begin(config: TrainConfig, root: Path, name: str | None, label: Label, watching: Callbacks) -> Run:
     """Train a new run in ``root`` with a settled config, and let ``watching`` see it."""
+    config, ranks = joined(config)
     text = to_toml(config)  # refuses what could not be read back
+    if (before := earlier(root, ranks[0].rank == 0)) is not None:  # one of the processes had ended
+        run = Run(before, **codes(config))
+        go_on(run, {"ranks.processes": config.ranks.processes}, watching)
+        return run
+    if ranks[0].rank:
+        return Run(accompany(config, ranks), **codes(config))
     if name is not None:
         store.refuse_taken(root, name)
     with ExitStack() as stack:
         stack.enter_context(failure.explained())
         output = stack.enter_context(kept_output(config.log))  # before there are workers, which print where they began
         timer = Timer()
-        trainer = make_trainer(config, clock=timer)
+        trainer = make_trainer(here(config), clock=timer, ranks=ranks[0])
         stack.callback(trainer.close)
         trainer.watch(watching)
         folder = store.create(root, env_name(config), name, label)
         stack.callback(folder.discard_if_empty)
         stack.enter_context(folder.lock())
         files.write(folder.config, text)
+        note_job(folder)
         announce(config, folder, trainer.source.note)
         note_origin(folder, config, trainer.source.vec)
         trainer.folder = folder.checkpoints
+        first_says((str(folder.path), None))
+        stack.enter_context(beside(config, ranks, None))
         trainer.start()
         return attend(Run(folder, **codes(config)), trainer, timer, output)
 
@@ -208,21 +222,27 @@ def go_on(run: Run, changes: Mapping[str, Any], watching: Callbacks) -> str | No
     """Train on, and let ``watching`` see it. Returns why there was nothing to do, or None."""
     refuse_unread(run.config, changes)
     config = _with_whole_sink(run.with_config(changes))
+    config, ranks = joined(config)
     given = ask(run, config)
     run.gate.check_links()
     refuse_other_env(run.gate, run.config)
     refuse_other_run(run.config, config)
+    if ranks[0].rank:
+        accompany(config.from_checkpoint(), ranks)
+        return None
     with ExitStack() as stack:
         stack.enter_context(failure.explained())
         stack.enter_context(run.folder.lock())
         path = checkpoint.find(run.folder.checkpoints, "latest", whole=True)
         output = stack.enter_context(kept_output(config.log))
         timer = Timer()
-        trainer = make_trainer(config.from_checkpoint(), run.folder.checkpoints, timer)
+        trainer = make_trainer(here(config.from_checkpoint()), run.folder.checkpoints, timer, ranks[0])
         stack.callback(trainer.close)
         trainer.watch(watching)
         if "env" in run.given:
             refuse_other_spaces(run.folder, trainer.source.vec)
+        first_says((str(run.path), path))
+        stack.enter_context(beside(config.from_checkpoint(), ranks, path))
         trainer.load(path)
         if trainer.finished:
             return _done(run, trainer)

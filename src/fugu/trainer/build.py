@@ -25,6 +25,7 @@ from fugu.errors import ConfigError, GpuError
 from fugu.native import keep_freed_memory, set_threads
 from fugu.policy.normalize import RunningMoments
 from fugu.ranks import ALONE, Ranks
+from fugu.rollout.ahead import Ahead
 from fugu.rollout.envs import Envs, OneEnv
 from fugu.trainer import checkpoint
 from fugu.trainer.config import TrainConfig
@@ -74,10 +75,16 @@ def make_trainer(
             clock=clock,
             name=config.algorithm,
             whole=whole,
+            overlap=config.overlap,
         )
         try_algorithm(algorithm, config.algorithm, envs)
         source = source_of(algorithm, config.algorithm, envs)
-        evaluator = None if config.eval.every is None else Evaluator(config, algorithm, lambda small: make_vec(small))
+        if config.overlap and not isinstance(source, Ahead) and not isinstance(getattr(source, "inner", None), Ahead):
+            raise ConfigError(
+                f"--overlap: {config.algorithm} brings a source of its own, which plays as it likes; leave it out"
+            )
+        alone = config.eval.every is None or ranks.rank > 0  # one of them evaluates
+        evaluator = None if alone else Evaluator(config, algorithm, lambda small: make_vec(small))
         if data is not None and evaluator is not None:
             refuse_other_env(data, evaluator.open().spec)
         elif data is not None:

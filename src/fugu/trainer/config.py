@@ -22,10 +22,10 @@ from fugu.emulation.place import cached_by_meaning
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
 from fugu.rollout.config import DataConfig
-from fugu.trainer.config_parts import CheckpointConfig, EvalConfig, ImitationConfig, LogConfig, OptimizerConfig
+from fugu.trainer.config_parts import CheckpointConfig, EvalConfig, ImitationConfig, LogConfig, OptimizerConfig, RanksConfig
 from fugu.vector.config import VectorConfig, nearest_divisor
 
-__all__ = ["CheckpointConfig", "EvalConfig", "ImitationConfig", "LogConfig", "OptimizerConfig", "TrainConfig"]
+__all__ = ["CheckpointConfig", "EvalConfig", "ImitationConfig", "LogConfig", "OptimizerConfig", "RanksConfig", "TrainConfig"]
 
 MOST = {"epochs": 1_000_000, "threads": 4096}
 """greatest values of what takes time, or stands ready, without taking memory first"""
@@ -66,6 +66,9 @@ class TrainConfig:
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
     """Precision of matrix products: float32, tf32 (10 bits of mantissa; GPUs) or bf16 (7 bits; also CPUs that support it, where
     torch computes the network, as for images); auto: tf32 on a GPU, float32 on a CPU"""
+    overlap: bool = fixed(False)
+    """Play the next batch while the one before it is learned from, with weights one update old. Pays where environments wait (for a
+    sandbox, a network, another process) or a GPU learns; not where both share the same cores"""
     threads: int | None = None
     """Threads that compute the policy; none: one per usable core"""
     vector: VectorConfig = field(default_factory=lambda: VectorConfig(num_envs=64))
@@ -80,6 +83,8 @@ class TrainConfig:
     """Times at which the run is saved"""
     eval: EvalConfig = field(default_factory=EvalConfig)
     """Evaluation during training"""
+    ranks: RanksConfig = field(default_factory=RanksConfig)
+    """Processes that learn together"""
     log: LogConfig = field(default_factory=LogConfig)
     """Destinations of metrics, and the terminal's board"""
 
