@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 SOURCES := $(wildcard native/* native/envs/*) CMakeLists.txt pyproject.toml constraints.txt
 
-.PHONY: wheels train test test-slow test-learning test-extras test-nethack test-gpu sanitize lint bench clean
+.PHONY: wheels train test test-slow test-learning test-extras test-cluster test-nethack test-gpu sanitize lint bench clean
 
 train: $(VENV)/.show  ## train CartPole, with a dashboard; ends with the next commands to try
 	$(BIN)/fugu train cartpole
@@ -14,7 +14,7 @@ test: $(VENV)/.test  ## the everyday suite
 	$(BIN)/python -m pytest
 
 test-slow: $(VENV)/.test  ## what takes longer than a few seconds
-	$(BIN)/python -m pytest -m "slow and not gpu and not extras"
+	$(BIN)/python -m pytest -m "slow and not gpu and not extras and not cluster"
 
 test-learning: $(VENV)/.extras  ## what takes many minutes to train, five seeds of most
 	$(BIN)/python -m pytest -m learning
@@ -22,11 +22,14 @@ test-learning: $(VENV)/.extras  ## what takes many minutes to train, five seeds 
 test-extras: $(VENV)/.extras  ## environments nobody here wrote: Atari, MuJoCo, MiniGrid, PettingZoo
 	$(BIN)/python -m pytest -m "extras and not gpu"
 
+test-cluster: $(VENV)/.cluster  ## environments and nodes on a Ray cluster that is started for it
+	$(BIN)/python -m pytest -m cluster
+
 test-nethack: .venv-nethack/.ready  ## NLE pins an older Gymnasium, so it lives apart
 	.venv-nethack/bin/python -m pytest tests/thirdparty -m extras -k "nethack"
 
 # Without the one test that looks at malloc, which is the sanitizer's own there.
-SANITIZED := -m "not gpu and not extras and not learning" \
+SANITIZED := -m "not gpu and not extras and not learning and not cluster" \
   tests/spaces/test_pack.py tests/advantage tests/envs tests/contract tests/security/test_native_state.py \
   $(addprefix tests/ops/test_,advantage.py advantage_oracles.py lstm.py mlp.py native.py ppo_loss.py sample.py) \
   --deselect tests/ops/test_native.py::test_kept_memory_is_not_fetched_from_the_system_again
@@ -81,6 +84,10 @@ $(VENV)/.lint: $(VENV)/.core
 
 $(VENV)/.extras: $(VENV)/.test
 	$(PIP) install --quiet -c constraints.txt "fugu-rl[envs,tokens,memory]" --group extras
+	touch $@
+
+$(VENV)/.cluster: $(VENV)/.test
+	$(PIP) install --quiet -c constraints.txt --group cluster
 	touch $@
 
 $(VENV)/.peers: $(VENV)/.test

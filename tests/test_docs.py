@@ -3,7 +3,7 @@
 Python blocks run as scripts. Of shell blocks, the lines that start with ``fugu`` run, one after the other, in one empty folder per
 page; the others (``make``, ``pip``) set up what is running these tests. Blocks that begin with ```` ```sh gpu ```` or
 ```` ```python gpu ```` need a GPU: they run with the marker gpu, and are skipped where there is none. Those that begin with
-```` ```python extras ```` need optional packages and run with the marker extras.
+```` ```python extras ```` need optional packages and run with the marker extras, those with ``cluster`` Ray.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ for command in sys.argv[1:]:
         sys.exit(f"fugu {command} ended with {code}")
 """
 BLOCK = re.compile(r"^```([\w ]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-MARKS = {"": (), " gpu": pytest.mark.gpu, " extras": pytest.mark.extras}
+MARKS = {"": (), " gpu": pytest.mark.gpu, " extras": pytest.mark.extras, " cluster": pytest.mark.cluster}
 KNOWN = {"text", *(f"{language}{needs}" for language in ("python", "sh") for needs in MARKS)}
 # runs each script that is named on its input, in a fork with a folder of its own, so that torch is imported once
 WARM = """

@@ -109,10 +109,11 @@ class MissingExtra(NotInstalled):
 class EnvError(FuguError, RuntimeError):
     """An environment raised, or returned something that does not fit its spaces.
 
-    Attributes name the place: ``worker`` (None: the calling process), ``envs`` (indices), ``seeds`` (what each was
-    last seeded with, None if unknown), ``phase`` (``make``, ``reset``, ``step``, ``call``, ``close``), ``remote_traceback`` (the
-    env's own traceback as text; ``str`` shows only its places in the user's files). ``cause`` is the class of what the environment
-    raised: the nearest one that every process knows, built in or of this module; None where it raised nothing.
+    Attributes name the place: ``node`` (of a cluster; None: this machine), ``worker`` (None: the calling process), ``envs``
+    (indices), ``seeds`` (what each was last seeded with, None if unknown), ``phase`` (``make``, ``reset``, ``step``, ``call``,
+    ``close``), ``remote_traceback`` (the env's own traceback as text; ``str`` shows only its places in the user's files). ``cause`` is
+    the class of what the environment raised: the nearest one that every process knows, built in or of this module; None where it
+    raised nothing.
     """
 
     def __init__(
@@ -125,9 +126,11 @@ class EnvError(FuguError, RuntimeError):
         phase: str = "step",
         remote_traceback: str = "",
         cause: type[BaseException] | None = None,
+        node: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
+        self.node = node
         self.worker = worker
         self.envs = tuple(envs)
         self.seeds = tuple(seeds)
@@ -135,6 +138,8 @@ class EnvError(FuguError, RuntimeError):
         self.remote_traceback = remote_traceback
         self.cause = cause
         place = "the calling process" if worker is None else f"worker {worker}"
+        if node is not None:
+            place = f"node {node}" if worker is None else f"node {node}, {place}"
         text = f"{message}{''.join(places_in(remote_traceback)[-5:])}\n  where: {place}, {_plural('env', self.envs)}, during {phase}"
         if self.seeds:
             text += f"\n  {_plural('seed', self.seeds)}"
@@ -146,7 +151,7 @@ class EnvError(FuguError, RuntimeError):
 
     def fields(self) -> dict[str, object]:
         """Return the arguments this error was made with, as plain values that can travel between processes."""
-        names = ("message", "worker", "envs", "seeds", "phase", "remote_traceback", "cause")
+        names = ("message", "worker", "envs", "seeds", "phase", "remote_traceback", "cause", "node")
         return {name: getattr(self, name) for name in names}
 
 

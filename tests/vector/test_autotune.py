@@ -13,7 +13,7 @@ from gymnasium import spaces as gs
 
 from fugu.errors import ConfigError
 from fugu.vector import VectorConfig
-from fugu.vector.autotune import Trial, Tuning, autotune, best_of, measure, settings
+from fugu.vector.autotune import Trial, Tuning, autotune, best_of, measure, settings, waiting
 
 
 class Quick(gymnasium.Env):
@@ -110,3 +110,20 @@ def test_forbidden_actions_are_never_taken() -> None:
 
     (trial,) = measure(Strict, settings(1, 1), seconds=0.02)
     assert trial.error == ""
+
+
+class Computes(Quick):
+    def step(self, action: int) -> Any:
+        until = time.thread_time() + self.step_seconds
+        while time.thread_time() < until:
+            pass
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+def test_environments_that_wait_get_more_workers_than_there_are_cores():
+    assert waiting(Quick, 0.2, {"step_seconds": 0.02}) > 0.5
+    assert waiting(Computes, 0.2, {"step_seconds": 0.002}) < 0.2, "a busy machine is no reason"
+    names = [trial.name for trial in settings(64, cores=2, waits=0.9)]
+    assert "process, 20 workers (the environment waits)" in names
+    assert not any("waits" in trial.name for trial in settings(64, cores=2, waits=0.1))
+    assert max(trial.config.num_workers or 1 for trial in settings(8, cores=2, waits=0.99)) == 8

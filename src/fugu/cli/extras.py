@@ -22,6 +22,7 @@ PURPOSES = {
     "wandb": "Weights & Biases",
     "tokens": "Hugging Face tokenizers",
     "memory": "approximate search in large memories",
+    "ray": "environments and nodes on a Ray cluster",
     "peers": "libraries that fugu bench compares with",
 }
 _REQUIREMENT = re.compile(r"([\w.-]+)\s*(?:\[([\w.,\s-]*)\])?[^;]*(?:;(.*))?")

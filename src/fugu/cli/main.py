@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "autotune": ("fugu.cli.autotune", "measure which vector settings are fastest for an environment"),
     "bench vector": ("fugu.cli.bench", "measure the steps per second of our backends and of other libraries"),
     "doctor": ("fugu.cli.doctor", "show what this machine and installation can do"),
+    "cluster check": ("fugu.cli.cluster", "look at the machines of a Ray cluster: versions, cores, memory, speed"),
     "sandbox": ("fugu.cli.sandbox", "test how well programs are isolated here, and how fast they run"),
     "build": ("fugu.cli.build", "compile a native environment of your own, with sanitizers if asked to"),
     "new env": ("fugu.cli.new", "write a small environment to start from"),

@@ -131,10 +131,8 @@ class Ahead(Source):
         """Return the batch in memory that stays as it is while the next is played."""
         batch = found.batch
         columns = {name: self._copy(name, column) for name, column in batch.columns.items()}
-        marks = {
-            name: None if each is None else each.clone() for name, each in (("acted", found.acted), ("ended", found.ended))
-        }
-        return dataclasses.replace(found, batch=Batch(columns, batch.once, batch.origin), **marks)
+        acted, ended = (None if each is None else each.clone() for each in (found.acted, found.ended))
+        return dataclasses.replace(found, batch=Batch(columns, batch.once, batch.origin), acted=acted, ended=ended)
 
     def _copy(self, name: str, column: Tensor) -> Tensor:
         mine = self._kept.get(name)

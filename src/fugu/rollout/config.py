@@ -1,4 +1,4 @@
-"""Settings of a replay, checked before anything is built. Needs no torch."""
+"""Settings of sources, checked before anything is built. Needs no torch."""
 
 from __future__ import annotations
 
@@ -59,3 +59,25 @@ class DataConfig:
     def __post_init__(self) -> None:
         if isinstance(self.together, bool) or not isinstance(self.together, int) or self.together < 1:
             raise ConfigError(f"data.together={self.together!r} must be a whole number of at least 1; try --data.together 16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """Nodes of a Ray cluster that act by themselves and send back what they played."""
+
+    nodes: int | None = None
+    """Nodes that play, each with its share of the environments and a copy of the policy; the cluster's machines get them in turn; none:
+    no cluster"""
+    lag: int = 0
+    """Updates by which the nodes' policy is behind: 0 (they wait while it learns) or 1 (they play on meanwhile)"""
+    address: str | None = None
+    """Address of the Ray cluster: HOST:PORT, or auto for the one that this machine is in; none: Ray is started on this machine alone"""
+
+    def __post_init__(self) -> None:
+        if self.nodes is not None and (isinstance(self.nodes, bool) or not isinstance(self.nodes, int) or self.nodes < 1):
+            raise ConfigError(f"rollout.nodes={self.nodes!r} must be a whole number of at least 1")
+        if self.lag not in (0, 1):
+            raise ConfigError(f"rollout.lag={self.lag!r} must be 0 or 1")
+        if self.nodes is None and (self.lag or self.address is not None):
+            name = "lag" if self.lag else "address"
+            raise ConfigError(f"rollout.{name} is for nodes of a Ray cluster; say how many: --rollout.nodes 2")

@@ -69,6 +69,8 @@ class Envs:
     """function that plays a whole horizon in one kernel, if there is one for this policy and these environments"""
     overlap: bool = False
     """play the next batch while the one before it is learned from"""
+    fleet: Callable[[Acting], Source] | None = None
+    """function that returns the source of an algorithm whose environments are on nodes of a cluster, which play by themselves"""
 
     def recorded(self, algorithm: nn.Module, config: DataConfig, *, best: float = 1.0, to_go: bool = False) -> Dataset:
         """Return a source that draws segments of ``horizon`` rows from recorded episodes. ``best``: share of the episodes, by their
@@ -91,7 +93,10 @@ class Envs:
         )
 
     def on_policy(self, algorithm: Acting) -> Source:
-        """Return a source of segments: environments on the device, on the CPU for a policy on a GPU, or both on the CPU."""
+        """Return a source of segments: environments on the device, on the CPU for a policy on a GPU, or both on the CPU; or nodes of a
+        cluster that have both."""
+        if self.fleet is not None:
+            return self.fleet(algorithm)
         done = self.tried(algorithm)
         return self._ahead(self._played(forms_of(done.columns), forms_of(done.carry), self.horizon, self.passes), algorithm)
 
@@ -101,6 +106,11 @@ class Envs:
 
         if isinstance(self.vec, OneEnv):
             raise ConfigError(f"{self.name} plays environments, and recorded episodes have none")
+        if self.fleet is not None:
+            raise ConfigError(
+                f"rollout.nodes: {self.name} learns from each row as it comes, and nodes send whole segments; let the cluster step its "
+                "environments: --vector.backend ray --vector.nodes 2"
+            )
         done = self.tried(algorithm)
         acted, carry = forms_of(done.columns), forms_of(done.carry)
         data = None
@@ -159,6 +169,8 @@ class Envs:
                 f"passes={self.passes}: {self.name} takes one episode of each environment; try --vector.num-envs "
                 f"{self.passes * self.vec.num_envs} --passes 1"
             )
+        if self.fleet is not None:
+            return self.fleet(algorithm)
         carry = forms_of(self.tried(algorithm).carry)
         played = Episodes(self.vec, self.horizon, groups, carry=carry, device=self.device, clock=self._clock_of_source)
         return self._ahead(played, algorithm)

@@ -96,6 +96,10 @@ class Source:
     def feedback(self, columns: Mapping[str, Tensor], segments: Tensor | None) -> None:
         """Take back what learning found out about ``segments`` of the last batch (None: all of them). By default nothing is kept."""
 
+    def measured(self) -> dict[str, float]:
+        """Return metrics of the last batch that the machine decides, such as how long it was waited for."""
+        return {}
+
     @property
     def played(self) -> int:
         """Return the number of rows that environments play for a batch, about."""

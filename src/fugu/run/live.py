@@ -77,6 +77,7 @@ class Report:
         metrics.update(shares(spent))
         metrics.update({f"time/{name}": waited / seconds for name, waited in self.trainer.source.waited().items()})
         metrics.update(self.system.sample())
+        metrics.update(self.trainer.source.measured())
         self.steps = self.trainer.steps
         self.outputs.write(self.trainer.steps, metrics)
         self.board.update(metrics)

@@ -109,6 +109,13 @@ METRICS: dict[str, Metric] = {
     "time/wait_learner": Metric(
         "share", "of the wall time since the last line in which the thread that plays waited for the learner", False
     ),
+    "nodes/lag": Metric("updates", "by which the policy that played was behind the one that learned", False),
+    "nodes/alive": Metric("nodes", "of a cluster that played the last batch", False),
+    "nodes/restarts": Metric("", "nodes, and workers and environments of theirs, that were lost and replaced so far", False),
+    "nodes/wait": Metric("seconds", "for the nodes' rows, in the last update", False),
+    "nodes/slowest": Metric("", "time that the slowest node took for its part, over the mean of all", False),
+    "nodes/bytes_in": Metric("bytes", "that came from all nodes for the last batch", False),
+    "nodes/bytes_out": Metric("bytes", "of weights and statistics that each node was sent for a batch", False),
     "system/cpu": Metric("share", "busy part of the processor cores this process may use", False),
     "system/memory": Metric("bytes", "resident memory of this process and its workers", False),
     "system/gpu": Metric("share", "of the time in which a kernel ran on the GPU", False),

@@ -27,6 +27,7 @@ from fugu.policy.normalize import RunningMoments
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.ahead import Ahead
 from fugu.rollout.envs import Envs, OneEnv
+from fugu.rollout.source import Source
 from fugu.trainer import checkpoint
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.evaluate import Evaluator
@@ -58,12 +59,15 @@ def make_trainer(
     if device.type == "cuda":
         torch.set_float32_matmul_precision("highest" if config.precision == "float32" else "high")
     data = recordings(config)
-    vec = OneEnv(data.spec) if data is not None else _vec_on_device(config, device) or make_vec(config)
+    if data is not None:
+        vec: Any = OneEnv(data.spec)
+    else:
+        vec = _vec_on_nodes(config, ranks) or _vec_on_device(config, device) or make_vec(config)
     evaluator = None
     try:
-        if isinstance(vec, VecEnv) and device.type == "cpu":  # otherwise batches are in the memory of the GPU
+        if not isinstance(vec, DeviceVec | OneEnv) and device.type == "cpu":  # otherwise batches are in the memory of the GPU
             check_memory(config, vec)
-        algorithm = make_algorithm(config, vec, device, ranks, lambda policy: _make_ready(policy, vec, config))
+        algorithm = make_algorithm(config, vec, device, ranks, lambda policy: make_ready(policy, vec, config))
         whole = fuse(algorithm, config, vec)
         envs = Envs(
             vec=vec,
@@ -76,6 +80,7 @@ def make_trainer(
             name=config.algorithm,
             whole=whole,
             overlap=config.overlap,
+            fleet=_fleet(config, vec, ranks, clock) if config.rollout.nodes is not None else None,
         )
         try_algorithm(algorithm, config.algorithm, envs)
         source = source_of(algorithm, config.algorithm, envs)
@@ -96,6 +101,23 @@ def make_trainer(
         if evaluator is not None:
             evaluator.close()
         raise
+
+
+def _vec_on_nodes(config: TrainConfig, ranks: Ranks) -> Any:
+    """Return the environments on the nodes of a cluster; None if there is to be none."""
+    if config.rollout.nodes is None:
+        return None
+    from fugu.rollout.fleet_vec import FleetVec
+    from fugu.trainer.node import orders
+
+    rollout = config.rollout
+    return FleetVec(config.vector, config.rollout.nodes, rollout.address, orders(config, ranks.rank * config.rollout.nodes))
+
+
+def _fleet(config: TrainConfig, vec: Any, ranks: Ranks, clock: Any) -> Callable[[Any], Source]:
+    from fugu.rollout.fleet import Fleet
+
+    return lambda algorithm: Fleet(vec, algorithm, lag=config.rollout.lag, passes=config.passes, ranks=ranks, clock=clock)
 
 
 def make_algorithm(
@@ -127,7 +149,7 @@ def make_algorithm(
     return algorithm
 
 
-def _make_ready(policy: nn.Module, vec: VecEnv | DeviceVec | OneEnv, config: TrainConfig) -> None:
+def make_ready(policy: nn.Module, vec: VecEnv | DeviceVec | OneEnv, config: TrainConfig) -> None:
     """Check a new policy, give it its threads, and teach it from examples."""
     check_policy(config.precision, policy)
     _share_out(config.threads or usable_cores(), policy)
@@ -184,21 +206,22 @@ def _share_out(threads: int, policy: nn.Module) -> None:
     torch.set_num_threads(1 if small or getattr(policy, "computed_natively", False) else threads)
 
 
-def make_vec(config: TrainConfig) -> VecEnv:
-    """Make the environments of a run on the CPU. Of their infos only some numbers of last steps are read, so no others travel."""
+def make_vec(config: TrainConfig, first: int = 0) -> VecEnv:
+    """Make the environments of a run on the CPU. Of their infos only some numbers of last steps are read, so no others travel.
+    ``first``: counted over all nodes, if they are those of one."""
     settings = dataclasses.replace(config.vector, infos=config.vector.infos or "none", episode_infos=config.log.infos)
     if settings.backend == "device":
         settings = dataclasses.replace(settings, backend="auto", device=None)
     if settings.num_envs > MANY and config.device == "cpu":
         with vector.make(_envs(config, 1), env_kwargs=config.env_kwargs, config=VectorConfig(num_envs=1)) as one:
             check_memory(config, one)
-    return vector.make(_envs(config, settings.num_envs), env_kwargs=config.env_kwargs, config=settings)
+    return vector.make(_envs(config, settings.num_envs, first), env_kwargs=config.env_kwargs, config=settings)
 
 
-def _envs(config: TrainConfig, count: int) -> Any:
+def _envs(config: TrainConfig, count: int, first: int = 0) -> Any:
     """Return the environments of a run, or ``count`` of them in turn if it has a list."""
     env = meaning(config.env)
-    return [env[i % len(env)] for i in range(count)] if isinstance(env, list | tuple) else env
+    return [env[(first + i) % len(env)] for i in range(count)] if isinstance(env, list | tuple) else env
 
 
 def find_device(name: str) -> torch.device:

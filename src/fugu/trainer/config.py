@@ -21,7 +21,7 @@ from fugu.config import SEEDS, field_paths, find_field, fixed, read_toml, refuse
 from fugu.emulation.place import cached_by_meaning
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
-from fugu.rollout.config import DataConfig
+from fugu.rollout.config import DataConfig, RolloutConfig
 from fugu.trainer.config_parts import CheckpointConfig, EvalConfig, ImitationConfig, LogConfig, OptimizerConfig, RanksConfig
 from fugu.vector.config import VectorConfig, nearest_divisor
 
@@ -73,6 +73,8 @@ class TrainConfig:
     """Threads that compute the policy; none: one per usable core"""
     vector: VectorConfig = field(default_factory=lambda: VectorConfig(num_envs=64))
     """Number of environments, and the workers that step them"""
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    """Nodes of a Ray cluster that play by themselves"""
     policy: PolicyConfig = fixed(default_factory=PolicyConfig)
     """Network that maps observations to actions and values"""
     imitation: ImitationConfig = fixed(default_factory=ImitationConfig)
@@ -122,6 +124,11 @@ class TrainConfig:
         if self.vector.seed:
             raise ConfigError(
                 f"vector.seed={self.vector.seed}: a run has one seed for everything; give --seed {self.vector.seed}"
+            )
+        if self.rollout.nodes is not None and self.vector.backend in ("ray", "device"):
+            raise ConfigError(
+                f"rollout.nodes={self.rollout.nodes} lets nodes play by themselves, and vector.backend={self.vector.backend} says who "
+                "steps the environments of one process; leave one of the two out"
             )
         if self.vector.episode_infos:
             names = " ".join(self.vector.episode_infos)

@@ -83,7 +83,7 @@ def load(trainer: Trainer, path: Path) -> None:
     saved = checkpoint.load(path)
     engine, state, ranks = trainer.engine, saved.state, trainer.ranks
     before = state.get("ranks", 1)
-    tensors, pages = saved.tensors, checkpoint.pages(path)
+    tensors, pages = saved.tensors, list(checkpoint.pages(path))
     with checkpoint.fitting_into(path):
         if before == ranks.size > 1:
             tensors, pages = of_this_rank(ranks, tensors, pages)

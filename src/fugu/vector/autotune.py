@@ -10,6 +10,7 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from fugu.vector.vecenv import VecEnv
 TIE = 0.05
 """a setting must be this much faster than a simpler one to be chosen over it"""
 ROUNDS = 4
+WAITS, MOST_WAITING = 0.2, 16
+"""share of a step in which environments wait, from which more workers than cores are tried, and at most how many for a core"""
 WARM_UP = 0.2
 """seconds, or one step if that takes longer"""
 
@@ -85,15 +88,18 @@ def autotune(env: Any, num_envs: int = 64, *, seconds: float = 0.5, env_kwargs: 
     the table and the best one."""
     if not seconds > 0:
         raise ConfigError(f"seconds={seconds!r} must be a positive number")
-    trials = measure(env, settings(num_envs, usable_cores(), native=is_compiled(env)), seconds=seconds, env_kwargs=env_kwargs)
+    native = is_compiled(env)
+    waits = 0.0 if native else waiting(env, min(WARM_UP, seconds), env_kwargs)
+    trials = measure(env, settings(num_envs, usable_cores(), native, waits), seconds=seconds, env_kwargs=env_kwargs)
     if all(trial.error for trial in trials):
         raise ConfigError(f"no setting could run this environment: {trials[0].error}")
     name = repr(env) if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
     return Tuning(name, tuple(trials), best_of(trials).config, env_kwargs or {})
 
 
-def settings(num_envs: int, cores: int, native: bool = False) -> list[Trial]:
-    """List the settings to try, simplest first. All are valid for ``num_envs``. ``native`` environments are stepped by threads."""
+def settings(num_envs: int, cores: int, native: bool = False, waits: float = 0.0) -> list[Trial]:
+    """List the settings to try, simplest first. All are valid for ``num_envs``. ``native`` environments are stepped by threads.
+    ``waits``: share of a step in which an environment waits for something else than a core."""
     if native:
         return _native_settings(num_envs, cores)
     trials = [Trial("serial", VectorConfig(num_envs=num_envs, backend="serial"))]
@@ -105,6 +111,9 @@ def settings(num_envs: int, cores: int, native: bool = False) -> list[Trial]:
 
     workers = min(max(2, cores), num_envs)
     process(f"process, {workers} workers", num_workers=workers)
+    many = min(num_envs, MOST_WAITING * cores, round(cores / max(1 - waits, 1e-9)))
+    if waits > WAITS and many > workers:
+        process(f"process, {many} workers (the environment waits)", num_workers=many, isolate=True)
     if cores >= 4 and workers > 2:
         process(f"process, {workers // 2} workers", num_workers=workers // 2)
     process(f"isolated, {workers} workers", num_workers=workers, isolate=True)
@@ -116,6 +125,35 @@ def settings(num_envs: int, cores: int, native: bool = False) -> list[Trial]:
         size = num_envs // batches
         process(f"{batches} batches first finished", num_workers=batches, batch_size=size, order="first_finished")
     return trials
+
+
+def waiting(env: Any, seconds: float, env_kwargs: Mapping[str, Any] | None = None) -> float:
+    """Return the share of a step in which one environment, stepped here, waits for something else than a core: it sleeps, or another
+    process or machine answers. 0 where the system does not say, or the environment cannot be run here."""
+    trial = Trial("one", VectorConfig(num_envs=1, backend="serial"))
+    with _noting(trial):
+        run = Run(env, trial, env_kwargs)
+        try:
+            before, began = _on_cores(), time.perf_counter()
+            run.go(seconds)
+            spent, after = time.perf_counter() - began, _on_cores()
+        finally:
+            run.close()
+        if before is not None and after is not None:
+            ran, queued = (new - old for new, old in zip(after, before, strict=True))
+            waited = max(0.0, spent - ran - queued)
+            return waited / max(waited + ran, 1e-9)
+    return 0.0
+
+
+def _on_cores() -> tuple[float, float] | None:
+    """Return the seconds in which this thread ran, and those in which it stood in the queue for a core; None: the system does not
+    say. So a busy machine makes no difference."""
+    try:
+        ran, queued, _ = Path("/proc/thread-self/schedstat").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return int(ran) / 1e9, int(queued) / 1e9
 
 
 def _native_settings(num_envs: int, cores: int) -> list[Trial]:

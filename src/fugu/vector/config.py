@@ -12,13 +12,13 @@ from typing import Any, Literal
 from fugu.config import fixed
 from fugu.errors import ConfigError, did_you_mean
 
-Backend = Literal["auto", "serial", "process", "native", "device"]
+Backend = Literal["auto", "serial", "process", "native", "device", "ray"]
 Order = Literal["pipelined", "first_finished"]
 InfoMode = Literal["all", "episode", "none"]
 OnError = Literal["raise", "restart"]
 
 _CHOICES = {
-    "backend": ("auto", "serial", "process", "native", "device"),
+    "backend": ("auto", "serial", "process", "native", "device", "ray"),
     "order": ("pipelined", "first_finished"),
     "infos": (None, "all", "episode", "none"),
     "on_error": ("raise", "restart"),
@@ -37,7 +37,13 @@ class VectorConfig:
     """Environments that get actions at a time while the others step; must divide num_envs; none: all of them"""
     backend: Backend = "auto"
     """Backend: serial (this process), process (shared memory), native (threads, for C++ environments), device (a GPU, for C++
-    environments and TensorEnvs) or auto, which chooses"""
+    environments and TensorEnvs), ray (machines of a Ray cluster) or auto, which chooses among the first three"""
+    nodes: int | None = None
+    """Nodes that share the environments, with backend=ray; the machines get them in turn, and num_workers is for each; none: one per
+    machine"""
+    address: str | None = None
+    """Address of the Ray cluster, with backend=ray: HOST:PORT, or auto for the one that this machine is in; none: Ray is started on
+    this machine alone"""
     device: str | None = None
     """Device of the environments with backend=device: cuda, cuda:1, or cpu (C++ environments are emulated there, for tests)"""
     compile: bool | None = None
@@ -75,9 +81,9 @@ class VectorConfig:
                 raise ConfigError(
                     f"{name}={value!r} must be one of {', '.join(map(str, choices))}.{did_you_mean(str(value), map(str, choices))}"
                 )
-        for name in ("num_envs", "num_workers", "batch_size", "max_lag", "seed", "max_restarts"):
+        for name in ("num_envs", "num_workers", "batch_size", "nodes", "max_lag", "seed", "max_restarts"):
             value = getattr(self, name)
-            if value is None and name in ("num_workers", "batch_size"):
+            if value is None and name in ("num_workers", "batch_size", "nodes"):
                 continue
             if isinstance(value, bool) or not hasattr(value, "__index__"):
                 raise ConfigError(f"{name}={value!r} must be a whole number")
@@ -104,6 +110,7 @@ class VectorConfig:
             what = "isolate=True" if self.isolate else f"num_workers={self.num_workers}"
             raise ConfigError(f"{what} needs other processes, which backend='serial' has none of; use backend='process'")
         self._check_device()
+        self._check_nodes()
         if self.isolate is False and self.num_batches > 1:
             raise ConfigError(
                 f"isolate=False lets the caller step environments, but batch_size={self.batch_size} leaves it free"
@@ -142,12 +149,27 @@ class VectorConfig:
                 f"{name}={getattr(self, name)!r} is of no use with backend='device', which steps all environments at once; leave it out"
             )
 
+    def _check_nodes(self) -> None:
+        for name in ("nodes", "address"):
+            if getattr(self, name) is not None and self.backend != "ray":
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} is for backend='ray'; got backend={self.backend!r}. Nodes that act themselves are "
+                    "rollout.nodes"
+                )
+        if self.nodes is not None and self.nodes > self.num_envs:
+            raise ConfigError(f"nodes={self.nodes} is more than num_envs={self.num_envs}; try nodes={self.num_envs}")
+        if self.nodes is not None and self.nodes % self.num_batches:
+            raise ConfigError(
+                f"nodes={self.nodes} must be a multiple of the {self.num_batches} batches (num_envs={self.num_envs} / "
+                f"batch_size={self.batch_size}); try nodes={self.num_batches}"
+            )
+
     @property
     def num_batches(self) -> int:
         return self.num_envs // (self.batch_size or self.num_envs)
 
     @property
-    def resolved_backend(self) -> Literal["serial", "process", "native", "device"]:
+    def resolved_backend(self) -> Literal["serial", "process", "native", "device", "ray"]:
         if self.backend != "auto":
             return self.backend
         if self.device is not None:

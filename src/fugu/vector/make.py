@@ -82,6 +82,11 @@ def make(
         _check_compile(env, config)
     if config.resolved_backend == "device":
         return make_device(env, config, env_kwargs or {})
+    if config.backend == "ray":
+        from fugu.vector.ray import Ray
+
+        emulated = {"autoreset": autoreset, "check_finite": check_finite, "cast": cast}
+        return VecEnv(Ray(env, config, {"env_kwargs": env_kwargs, **emulated}), config)
     apart = config.isolate or config.on_error == "restart"
     if config.backend == "native" and apart:
         raise ConfigError(
