@@ -318,3 +318,23 @@ def test_an_algorithm_with_a_source_of_its_own_is_refused():
         patch.setattr("fugu.rollout.envs.Envs.on_policy", lambda self, algorithm: OnPolicy(self.vec, self.horizon))
         with pytest.raises(ConfigError, match="brings a source of its own"):
             make_trainer(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "match"),
+    [
+        ("action", lambda column: column.fill_(1000), "holds actions outside"),
+        ("mask", lambda column: column[:, :0], "has no rows"),
+        ("bootstrap", lambda column: column.fill_(float("nan")), "with NaN"),
+        ("value", lambda column: column[:3], r"is float32\[3, 8\] instead of"),
+    ],
+)
+def test_a_batch_that_cannot_have_been_played_is_refused(name, spoil, match):
+    with trainer_of(config_of("ppo", overlap=True)) as trainer:
+        trainer.start()
+        trainer.engine.collect(bool)
+        saved = trainer.source.snapshot()
+        trainer.source.restore(saved)
+        whole = f"{PREFIX}column {name}"
+        with pytest.raises(ConfigError, match=match):
+            trainer.source.restore({**saved, whole: spoil(saved[whole].clone())})

@@ -73,7 +73,7 @@ def test_seeds_are_not_for_several_processes(tmp_path):
     [
         ([{}], 0, []),
         ([{0: 2}], 2, []),
-        ([{1: -9}, {}], 0, ["fugu: rank 1 was killed by SIGKILL; going on from the last checkpoint (restart 1 of 3)"]),
+        ([{1: -9, 0: -15}, {}], 0, ["fugu: rank 1 was killed by SIGKILL; going on from the last checkpoint (restart 1 of 3)"]),
         ([{0: 75}, {0: 1}], 1, ["fugu: a rank was lost; going on from the last checkpoint (restart 1 of 3)"]),
         ([{1: -9}] * 4, 75, None),
     ],
@@ -119,7 +119,7 @@ def test_a_killed_rank_is_started_again_and_the_run_goes_on(tmp_path):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=3000,
     )
     assert done.returncode == 0, done.stderr
     assert "rank 1 was killed by SIGKILL; going on from the last checkpoint (restart 1 of 3)" in done.stderr

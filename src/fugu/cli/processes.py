@@ -6,6 +6,7 @@ Out: the exit code of the training. What its processes print goes where it alway
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import uuid
 from collections.abc import Sequence
@@ -42,7 +43,10 @@ def launch(argv: Sequence[str], processes: int) -> int:
             return 128 + end.sigval
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        died = {rank: code for rank, code in codes.items() if code < 0}
+        killed = {rank: code for rank, code in codes.items() if code < 0}
+        died = {
+            rank: code for rank, code in killed.items() if code != -signal.SIGTERM
+        } or killed  # which the agent sends to the rest
         errors = [code for code in codes.values() if code > 0 and code != LOST]
         if not died and errors:  # a rank has said what is wrong, and it would be again
             return max(errors)

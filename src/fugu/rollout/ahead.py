@@ -22,13 +22,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fugu.rollout.acting import Actor, Acts, Published
+from fugu.emulation.saved import unfit
+from fugu.rollout.acting import Actor, Acts, Forms, Published
 from fugu.rollout.batch import Batch
 from fugu.rollout.pays import Pays
 from fugu.rollout.pilot import Here, Pilot
+from fugu.rollout.recalled import Rows
+from fugu.rollout.room import rows_of
 from fugu.rollout.source import Clock, Experience, Source, Stopped
 from fugu.vector.seeds import env_seeds
-from fugu.vector.vecenv import EpisodeLog
+from fugu.vector.vecenv import EpisodeLog, VecEnv
 
 PREFIX = "ahead "
 """before the names of what a snapshot holds beside that of the source"""
@@ -43,16 +46,19 @@ class Ahead(Source):
         algorithm: nn.Module,
         *,
         act: Callable[[Any], Acts] = lambda module: module.act,
+        acted: Forms | None = None,
         lag: int = 1,
         threaded: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        """``act``: what plays, given a copy of the algorithm. ``lag=0`` waits for each batch, with the algorithm's own generators;
-        ``threaded=False`` plays in the calling thread. Both are for comparison. ``clock`` times how long the learner waits."""
+        """``act``: what plays, given a copy of the algorithm. ``acted``: columns that it keeps of a row. ``clock`` times how long the
+        learner waits. For comparison: ``lag=0`` waits for each batch, with the algorithm's own generators; ``threaded=False`` plays in
+        the calling thread."""
         self.inner, self.lag = inner, lag
         self.vec, self.device = inner.vec, inner.device
         self.segments, self.horizon, self.note = inner.segments, inner.horizon, inner.note
         self._clock = clock or nullcontext
+        self._acted = acted or {}
         self._published = Published(algorithm, act, copies=1, apart=lag > 0)
         self._pilot: Pilot | Here = Pilot("fugu-rollout") if threaded else Here()
         self._landed: Experience | None = None
@@ -188,7 +194,28 @@ class Ahead(Source):
         if self.lag:
             for name, generator in self._published.generators.items():
                 generator.set_state(saved[f"{PREFIX}generator {name}"].clone())
-            self._landed = restored_experience(saved, self.segments, self.horizon)
+            self._landed = restored_experience(saved, self._checked)
+
+    def _checked(self, columns: Mapping[str, Tensor], once: frozenset[str]) -> dict[str, Tensor]:
+        """Return the columns of a saved batch, if this source can have played it."""
+        assert isinstance(self.vec, VecEnv)
+        spec, of = self.vec.spec, f"{self.segments} segments of {self.vec.spec.name}"
+        forms = {**rows_of(spec), **self._acted}
+        found = Rows(spec, self.segments, forms, self._acted, of).checked(
+            {name: column for name, column in columns.items() if name not in once}
+        )
+        steps = found["mask"].shape[1]
+        if steps > self.horizon:
+            raise unfit("batch", of, f"has {steps} rows, and segments have {self.horizon}")
+        for name, column in columns.items():
+            if name in found:
+                continue
+            shape = (self.segments,) if name in once else (self.segments, steps)
+            odd = column.is_floating_point() and name != "score" and bool(column.isnan().any())  # a score may be unknown
+            if column.shape[: len(shape)] != shape or odd:
+                raise unfit(f"batch {name}", of, f"is {list(column.shape)}{' with NaN' * odd} instead of {list(shape)}")
+            found[name] = column
+        return found
 
     def close(self) -> None:
         """End the thread, and close the environments. One that hangs is closed first, so that the thread comes to its end."""
@@ -213,17 +240,17 @@ def saved_experience(found: Experience) -> dict[str, Tensor]:
     return {**saved, f"{PREFIX}said": torch.frombuffer(bytearray(text), dtype=torch.uint8)}
 
 
-def restored_experience(saved: Mapping[str, Tensor], segments: int, horizon: int) -> Experience | None:
-    """Return the batch that ``saved_experience`` made tensors of; None if there was none."""
+def restored_experience(
+    saved: Mapping[str, Tensor], checked: Callable[[Mapping[str, Tensor], frozenset[str]], dict[str, Tensor]]
+) -> Experience | None:
+    """Return the batch that ``saved_experience`` made tensors of; None if there was none. ``checked``: refuses what cannot be one."""
     if f"{PREFIX}said" not in saved:
         return None
     said = json.loads(bytes(saved[f"{PREFIX}said"].tolist()))
     start = f"{PREFIX}column "
     columns = {name.removeprefix(start): column for name, column in saved.items() if name.startswith(start)}
     once = frozenset(said["once"])
-    for name, column in columns.items():
-        if len(column) != segments or (name not in once and not 0 < column.shape[1] <= horizon):
-            raise KeyError(f"{name} of {list(column.shape)} in a batch of {segments} segments of {horizon} rows")
+    columns = checked(columns, once)
     log = dict(said["episodes"])
     for name in ("infos", "agents"):
         log[name] = {key: tuple(each) for key, each in log[name].items()}

@@ -98,7 +98,8 @@ class Envs:
         if self.fleet is not None:
             return self.fleet(algorithm)
         done = self.tried(algorithm)
-        return self._ahead(self._played(forms_of(done.columns), forms_of(done.carry), self.horizon, self.passes), algorithm)
+        acted = forms_of(done.columns)
+        return self._ahead(self._played(acted, forms_of(done.carry), self.horizon, self.passes), algorithm, acted)
 
     def replay(self, algorithm: Acting, config: ReplayConfig) -> Source:
         """Return a source that keeps what was played, and draws segments of ``horizon`` rows from it."""
@@ -123,7 +124,7 @@ class Envs:
         check_batches(self.vec, config, self.minibatch, kept, self.device)
         played = self._played(kept, carry, config.every, 1)
         return Replay(
-            self._ahead(played, algorithm, lambda module: keeping(module.act, carry)),
+            self._ahead(played, algorithm, kept, lambda module: keeping(module.act, carry)),
             config,
             horizon=self.horizon,
             minibatch=self.minibatch,
@@ -133,12 +134,14 @@ class Envs:
             ranks=getattr(algorithm, "ranks", ALONE),
         )
 
-    def _ahead(self, source: Source, algorithm: Acting, act: Callable[[Any], Acts] = lambda module: module.act) -> Source:
+    def _ahead(
+        self, source: Source, algorithm: Acting, acted: Forms, act: Callable[[Any], Acts] = lambda module: module.act
+    ) -> Source:
         """Return ``source``, played ahead of learning if that is asked for."""
         if not self.overlap:
             return source
         assert isinstance(algorithm, nn.Module)
-        return Ahead(source, algorithm, act=act, clock=self.clock)
+        return Ahead(source, algorithm, act=act, acted=acted, clock=self.clock)
 
     def _played(self, columns: Forms, carry: Forms, horizon: int, passes: int) -> Source:
         if isinstance(self.vec, OneEnv):
@@ -171,9 +174,10 @@ class Envs:
             )
         if self.fleet is not None:
             return self.fleet(algorithm)
-        carry = forms_of(self.tried(algorithm).carry)
+        done = self.tried(algorithm)
+        carry = forms_of(done.carry)
         played = Episodes(self.vec, self.horizon, groups, carry=carry, device=self.device, clock=self._clock_of_source)
-        return self._ahead(played, algorithm)
+        return self._ahead(played, algorithm, forms_of(done.columns))
 
     @property
     def _clock_of_source(self) -> Clock | None:
