@@ -97,9 +97,7 @@ def test_timing_makes_no_difference(lag, monkeypatch):
 def test_nodes_play_with_the_policy_that_is_lag_updates_old():
     lags = {0: [], 1: []}
     for lag, found in lags.items():
-        train(
-            on_nodes(BASE, 2, lag), updates=4, watch=lambda t, m, found=found: found.append(t.source.measured()["nodes/lag"])
-        )
+        train(on_nodes(BASE, 2, lag), updates=4, watch=lambda t, m, found=found: found.append(t.source.measured()["nodes/lag"]))
     assert lags == {0: [0, 0, 0, 0], 1: [0, 1, 1, 1]}
 
 
