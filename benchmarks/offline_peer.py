@@ -52,7 +52,10 @@ def made(name: str):
         "action_scaler": d3rlpy.preprocessing.MinMaxActionScaler(minimum=-2.0, maximum=2.0),
     }
     if name == "dt":
-        return d3rlpy.algos.DecisionTransformerConfig(batch_size=64, context_size=20, max_timestep=1000, **scaled)
+        width = d3rlpy.models.encoders.VectorEncoderFactory([128], exclude_last_activation=True)  # as in its reproductions
+        return d3rlpy.algos.DecisionTransformerConfig(
+            batch_size=64, context_size=20, max_timestep=1000, encoder_factory=width, **scaled
+        )
     rates = {"actor_learning_rate": 3e-4, "critic_learning_rate": 3e-4, "batch_size": 256, **scaled}
     if name == "iql":
         return d3rlpy.algos.IQLConfig(expectile=0.7, weight_temp=3.0, reward_scaler=scaler(), **rates)

@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fugu.algorithm.find import names
 from fugu.errors import ConfigError, EnvError
 from fugu.rollout.acting import Act, Actor, Seen
 from fugu.rollout.ahead import PREFIX, Ahead
@@ -95,6 +96,10 @@ def test_the_same_is_learned_with_and_without_a_thread(case):
     config = config_of(case, overlap=True)
     config = dataclasses.replace(config, steps=config.steps // 3)
     assert train(config) == train(config, threaded=False)
+
+
+def test_there_is_a_case_for_every_algorithm():
+    assert {*HERE} == {name for name in names() if "data" not in CASES[name]}
 
 
 @pytest.mark.parametrize("env", ["cartpole", "CartPole-v1"])

@@ -113,7 +113,7 @@ def look(cluster: Cluster, place: Place, options: Options) -> dict[str, Any]:
         ray.get(actor.echo.remote(large), timeout=PATIENCE_S)
         spent = time.perf_counter() - began
     finally:
-        cluster.end(actor, place, None)
+        cluster.end([(actor, place, None)])
     return {**about, "round_trip_ms": 1000 * statistics.median(took), "mb_per_s": 2 * large.nbytes / 1e6 / spent}
 
 

@@ -181,8 +181,9 @@ class Fleet(Source):
                 "all nodes were lost in their first rollout; the error of each was told before", envs=(), phase="step"
             )
         known = next((i for i, groups in enumerate(self._groups) if groups), None)
-        for i, built in enumerate(self._built) if known is not None else ():  # of a node that was lost before it said so
-            self._groups[i] = self._groups[i] or self._groups[known] * built.segments // self._built[known].segments
+        if known is not None:  # for a node that was lost before it said so
+            each_has = self._built[known].segments // self._groups[known]
+            self._groups = [own or built.segments // each_has for own, built in zip(self._groups, self._built, strict=True)]
         whole = [
             lost_part(built.segments, like.horizon, like, groups) if part is None else part
             for part, built, groups in zip(parts, self._built, self._groups, strict=True)

@@ -95,7 +95,7 @@ class Ray(Runner):
     def _order(self, envs: range, sharing: int) -> bytes:
         """Return what a node is to build: the same environments with the same settings, in one batch."""
         config = self._config
-        one = {
+        one: dict[str, Any] = {
             "backend": "auto",
             "nodes": None,
             "address": None,
@@ -125,12 +125,14 @@ class Ray(Runner):
 
     def start(self, group: int, command: int, slot: int, options: Options = None) -> None:
         limit = self._config.reset_timeout if command == RESET else self._config.step_timeout
+        members = [self._nodes.members[node] for node in self._split.shards[group]]
+        if any(member.starting is not None for member in members):  # in the place of one that was lost
+            limit += self._config.start_timeout
         self._due[group] = time.monotonic() + limit + GRACE_S
         self._orders[group] = command, slot
         if options is not None:
             pickled(options, "the reset options")
-        for node in self._split.shards[group]:
-            member = self._nodes.members[node]
+        for node, member in zip(self._split.shards[group], members, strict=True):
             if command == RESET or node in self._reborn:
                 seeds = self.buffers.seeds[member.envs.start : member.envs.stop]
                 own = options[member.envs.start : member.envs.stop] if isinstance(options, list) else options
@@ -258,24 +260,26 @@ class Ray(Runner):
     def _collect(self, nodes: Sequence[int]) -> None:
         """Take the answers of nodes that have answered or died: all at once, one by one if that fails."""
         refs = [self._flying.pop(node) for node in nodes]
-        try:
-            answers = self._nodes.ray.get(refs, timeout=self._config.step_timeout)
-        except Exception:
-            deadline = time.monotonic() + self._config.step_timeout
-            for node, ref in zip(nodes, refs, strict=True):
-                try:
-                    self._answers[node] = self._fetch(node, ref, deadline)
-                except EnvError as error:
-                    self._answers[node] = error
-        else:
-            self._answers.update(zip(nodes, answers, strict=True))
+        if not any(self._nodes.members[node].starting is not None for node in nodes):
+            with contextlib.suppress(self._nodes.ray.exceptions.RayError):
+                self._answers.update(zip(nodes, self._nodes.ray.get(refs, timeout=self._config.step_timeout), strict=True))
+                return
+        deadline = time.monotonic() + self._config.step_timeout
+        for node, ref in zip(nodes, refs, strict=True):
+            try:
+                self._answers[node] = self._fetch(node, ref, deadline)
+            except EnvError as error:
+                self._answers[node] = error
 
     def _fetch(self, node: int, ref: Any, deadline: float) -> Answer:
         member = self._nodes.members[node]
+        if member.starting is not None:
+            self._nodes.opened(member, deadline, versions())
         return self._nodes.fetch(member, ref, self._phase(node), deadline, self._seeds(member.envs))
 
     def _lost(self, member: Member, slot: int, error: EnvError) -> None:
-        """Raise, or put a new node in its place whose episodes count as truncated."""
+        """Raise, or put a new node in its place whose episodes count as truncated. It starts while others go on, and is waited for when
+        its rows are."""
         if self._config.on_error == "raise":
             raise error
         self._restarts += 1
@@ -284,8 +288,7 @@ class Ray(Runner):
         seeds = self.buffers.seeds[member.envs.start : member.envs.stop]
         seeds[:] = [restart_seed(abs(int(seed)), self._restarts) for seed in seeds]
         self._restarts += self._inner.pop(member.number, 0)
-        fresh = self._nodes.replace(member, self._order(member.envs, member.place.sharing))
-        self._nodes.opened(fresh, time.monotonic() + self._config.start_timeout + GRACE_S, versions())
+        self._nodes.replace(member, self._order(member.envs, member.place.sharing))
         self._reborn.add(member.number)
         agents = self._agents[member.number]
         lost, last = self.buffers.part(slot, agents), self.buffers.part(1 - slot, agents)

@@ -189,7 +189,7 @@ def read_block(block: np.ndarray, rows: Rows) -> None:
     start = 0
     for column in rows.columns.values():
         if column.nbytes:
-            column[...] = np.ndarray(column.shape, column.dtype, block, start)  # type: ignore[arg-type]
+            column[...] = np.ndarray(column.shape, column.dtype, block, start)
         start += column.nbytes
     assert start == len(block), "the rows of a node have other columns"
 

@@ -15,8 +15,9 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ from fugu.errors import ConfigError, FuguError, MissingExtra, NotInstalled
 OLDEST = (2, 40)
 """version of Ray from which this works"""
 FEATURE = "Ray (backend ray, --rollout.nodes, fugu cluster)"
+
+GONE_S = 1.0
+"""how long an actor may take to end"""
 
 _lock = threading.Lock()
 _users = 0
@@ -74,20 +78,22 @@ class Cluster:
         options = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": where}
         return self.ray.remote(kind).options(**options).remote(*arguments)
 
-    def end(self, actor: Any, place: Place, pid: int | None) -> None:
-        """End an actor for certain, also one that is stopped by a signal."""
+    def end(self, actors: Sequence[tuple[Any, Place, int | None]], *, lost: bool = False) -> None:
+        """End actors, each on its machine, with its process if that is known, for certain: also one that is stopped by a signal. On
+        another machine that takes a process there, so only what was ``lost`` is looked after."""
+        for actor, _, _ in actors:
+            with contextlib.suppress(Exception):
+                self.ray.kill(actor)
         with contextlib.suppress(Exception):
-            self.ray.kill(actor)
-        if pid is None:
-            return
-        with contextlib.suppress(Exception):
-            if place.ident == self.ray.get_runtime_context().get_node_id():
-                kill_actor(pid)
-                return
-            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+            own = self.ray.get_runtime_context().get_node_id()
+            here = [pid for _, place, pid in actors if pid is not None and place.ident == own]
+            kill_actors(here)
+            for _, place, pid in actors if lost else ():
+                if pid is not None and place.ident != own:
+                    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-            where = NodeAffinitySchedulingStrategy(node_id=place.ident, soft=False)
-            self.ray.remote(kill_actor).options(num_cpus=0, max_retries=0, scheduling_strategy=where).remote(pid)
+                    where = NodeAffinitySchedulingStrategy(node_id=place.ident, soft=False)
+                    self.ray.remote(kill_actors).options(num_cpus=0, max_retries=0, scheduling_strategy=where).remote([pid])
 
     def leave(self) -> None:
         """End the cluster if it was started here and this is its last user. Safe to call twice."""
@@ -111,11 +117,22 @@ def imported() -> Any:
     return ray
 
 
-def kill_actor(pid: int) -> None:
-    """Kill the process of an actor, if it still is one."""
-    with contextlib.suppress(OSError):
-        if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
+def kill_actors(pids: Sequence[int]) -> None:
+    """Wait a moment for the processes of actors to end, then kill them. Ray tells everybody of one that is killed too early."""
+    until = time.monotonic() + GONE_S
+    while any(map(_is_actor, pids)) and time.monotonic() < until:
+        time.sleep(0.02)
+    for pid in filter(_is_actor, pids):
+        with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _is_actor(pid: int) -> bool:
+    """Return whether a process still is one of Ray's."""
+    try:
+        return b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _join(ray: Any, address: str | None, nodes: int) -> bool:

@@ -69,7 +69,7 @@ class Nodes:
 
     def replace(self, member: Member, order: bytes) -> Member:
         """End a node for certain and start another in its place, on any machine that is left."""
-        self.cluster.end(member.actor, member.place, member.pid)
+        self.cluster.end([(member.actor, member.place, member.pid)], lost=True)
         place = self.cluster.places(len(self.members))[member.number]
         return self.launch(member.envs, place, order, member.number)
 
@@ -151,8 +151,7 @@ def _end(cluster: Cluster, members: list[Member]) -> None:
             refs = [member.actor.close.remote() for member in members if member.pid is not None]
             if refs:
                 cluster.ray.wait(refs, num_returns=len(refs), timeout=POLITE_S)
-            for member in members:
-                cluster.end(member.actor, member.place, member.pid)
+            cluster.end([(member.actor, member.place, member.pid) for member in members])
     members.clear()
     with contextlib.suppress(Exception):
         cluster.leave()
