@@ -22,7 +22,7 @@ test-learning: $(VENV)/.extras  ## what takes many minutes to train, five seeds 
 test-extras: $(VENV)/.extras  ## environments nobody here wrote: Atari, MuJoCo, MiniGrid, PettingZoo
 	$(BIN)/python -m pytest -m "extras and not gpu"
 
-test-cluster: $(VENV)/.cluster  ## environments and nodes on a Ray cluster that is started for it
+test-cluster: $(VENV)/.cluster  ## several learners, and a Ray cluster that is started for it
 	$(BIN)/python -m pytest -m cluster
 
 test-nethack: .venv-nethack/.ready  ## NLE pins an older Gymnasium, so it lives apart

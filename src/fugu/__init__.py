@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fugu import emulation, errors, policy, spaces, vector
+    from fugu import data, emulation, errors, policy, spaces, vector
     from fugu.algorithm.contract import Algorithm
     from fugu.check import check_env
     from fugu.emulation import Env, Rows, emulate
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from fugu.run.ending import Interrupted
     from fugu.run.group import Group
     from fugu.run.policy import Policy, load
+    from fugu.run.record import record
     from fugu.run.run import Run
     from fugu.run.train import train
     from fugu.spaces import Layout
 
 # public name -> module that defines it; modules map to themselves
 _PUBLIC = {
+    "data": "fugu.data",
     "emulation": "fugu.emulation",
     "errors": "fugu.errors",
     "policy": "fugu.policy",
@@ -43,6 +45,7 @@ _PUBLIC = {
     "Run": "fugu.run.run",
     "Seen": "fugu.rollout.acting",
     "load": "fugu.run.policy",
+    "record": "fugu.run.record",
     "train": "fugu.run.train",
     "Env": "fugu.emulation",
     "Rows": "fugu.emulation",
@@ -68,12 +71,14 @@ __all__ = [
     "__version__",
     "algorithm",
     "check_env",
+    "data",
     "emulate",
     "emulation",
     "errors",
     "load",
     "policy",
     "presets",
+    "record",
     "spaces",
     "train",
     "vector",

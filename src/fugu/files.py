@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from fugu.errors import ConfigError
 
@@ -33,6 +34,13 @@ def read(path: Path, most: int = LARGEST) -> bytes:
         if (size := os.fstat(file.fileno()).st_size) > most:
             raise NotPlain(f"{path} has {size} bytes, more than the {most} that can be meant")
         return file.read(most + 1)
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[BinaryIO]:
+    """Open a file of any size to be read; one that is a link, a pipe or a device is refused."""
+    with os.fdopen(_opened(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        yield file
 
 
 def lines(path: Path) -> Iterator[bytes]:

@@ -32,6 +32,10 @@ class Ranks:
     any: Any = staticmethod(bool)
     """returns whether a flag is True on any rank"""
 
+    def least(self, number: int) -> int:
+        """Return the smallest of the ranks' whole numbers."""
+        return number
+
     def mean(self, x: Tensor) -> Tensor:
         """Return the mean of ``x`` over all ranks, for what every rank has equally much of."""
         return x if self.size == 1 else self.sum(x) / self.size

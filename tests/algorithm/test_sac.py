@@ -163,9 +163,10 @@ def by_the_paper(algorithm: SAC, batch: Batch) -> list[float]:
         return critic.head(x) if action is None else critic.head(x)[0]
 
     def drawn(params: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        mean, std = params[:2], params[2:].exp()
+        mean, std = params[:2].double(), params[2:].double().exp()  # atanh of what is close to 1 loses digits
         action = torch.tanh(mean + std * noise)
-        return action, TransformedDistribution(Normal(mean, std), [TanhTransform(cache_size=0)]).log_prob(action).sum()
+        logprob = TransformedDistribution(Normal(mean, std), [TanhTransform(cache_size=0)]).log_prob(action).sum()
+        return action.float(), logprob.float()
 
     def choice(params: torch.Tensor, name: str, i: int) -> torch.Tensor:
         s, t = flat[i]

@@ -158,6 +158,19 @@ def test_keys_decide_what_an_environment_gets() -> None:
     assert b"episode 1   step 5   reward 1   return 1   episode over" in written  # 01101 is what opens the lock; x is no action
 
 
+def test_what_a_person_does_is_recorded_and_added_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = ["password", "--env.password", "22", "--record", str(tmp_path / "d")]
+    for keys in (b"01101", b"00000"):
+        code, _, same = play(record, send=[bytes([key]) for key in keys + b"q"])
+        assert code == 0 and same
+    data = fugu.data.open(tmp_path / "d")
+    assert data.check() == [] and data.returns.tolist() == [1, 0] and data.sources == [{"policy": "human"}]
+    assert data.episode(0)["action"].tolist() == [0, 1, 1, 0, 1, 0] and data.episode(1)["action"].tolist() == [0] * 6
+    assert main(["play", "bandit", "--max-steps", "10", "--record", str(tmp_path / "chance")]) == 0
+    assert fugu.data.open(tmp_path / "chance").sources == [{"policy": "random"}]
+    capsys.readouterr()
+
+
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_leaves_the_terminal_as_it_was(number: int, expected: int) -> None:
     code, written, same = play(["cartpole"], stop=number)

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces as gs
 
 from fugu.algorithm.contract import Algorithm
 from fugu.algorithm.find import algorithm_class, names
@@ -21,7 +23,7 @@ from fugu.policy.distribution import Distribution
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.acting import generators
 from fugu.rollout.batch import Batch
-from fugu.rollout.envs import blank
+from fugu.rollout.envs import OneEnv, blank
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import CheckpointConfig, EvalConfig, OptimizerConfig, TrainConfig
@@ -29,6 +31,7 @@ from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.loop import Trainer
 from fugu.trainer.update import added_up
 from fugu.vector.config import VectorConfig
+from tests.algorithm.recorded import anything, record
 from tests.trainer.fake_ranks import run_together
 
 TEXTS = {
@@ -39,6 +42,10 @@ TEXTS = {
     "minibatch": 8,
     "policy": PolicyConfig(net="transformer", width=16, layers=1),
 }
+ACTIONS: dict[str, gs.Space] = {"cartpole": gs.Discrete(2), "pendulum": gs.Box(-2, 2, (1,), np.float32)}
+"""of the environments of which there are recorded episodes"""
+RECORDED: dict[str, Any] = {"steps": 40, "epochs": 1, "data": {"together": 4}}
+"""learns from recorded episodes of its environment, of which ``recorded`` has the files; steps are gradient steps"""
 CASES: Mapping[str, Mapping[str, Any]] = {
     "ppo": {"ppo": {"normalize_reward": True, "normalize_value": True, "entropy_final": 0.0}},
     "safe_ppo": {"env": "knapsack_cmdp", "safe": {"limit": (5.0,)}, "ppo": {"normalize_reward": True, "normalize_value": True}},
@@ -61,6 +68,10 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "sac": {"replay": {"size": 600, "start": 40, "ratio": 2, "every": 2, "priority": 0.6, "newest": 0.25}},
     "a2c": {},
     "own": {},
+    "bc": RECORDED,
+    "dt": {**RECORDED, "policy": PolicyConfig(width=8, layers=2, attention_heads=2), "dt": {"dropout": 0.0, "longest": 50}},
+    "iql": {**RECORDED, "iql": {"tau": 0.1}},
+    "td3bc": {**RECORDED, "env": "pendulum", "td3bc": {"delay": 1, "noise": 0.0}},
 }
 """algorithm -> what differs from BASE; own: the file that ``fugu new algorithm`` writes"""
 
@@ -71,6 +82,10 @@ CHANGED = {
     "sac": "sac.tau=0.1",
     "dreamer": "dreamer.entropy=0.001",
     "safe_ppo": "safe.ki=0.1",
+    "bc": "bc.top=0.5",
+    "dt": "dt.dropout=0.2",
+    "iql": "iql.beta=1",
+    "td3bc": "td3bc.alpha=1",
 }
 """algorithm -> a setting of its own that a run may change when it goes on"""
 
@@ -96,11 +111,20 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{file}:MyAlgo"
 
 
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """Recorded episodes, by environment."""
+    folder = tmp_path_factory.mktemp("recorded")
+    return {env: str(record(env, folder / env, anything(space), 4, name=env)) for env, space in ACTIONS.items()}
+
+
 @pytest.fixture(params=CASES)
-def config(request: pytest.FixtureRequest, own: str) -> TrainConfig:
+def config(request: pytest.FixtureRequest, own: str, recorded: Mapping[str, str]) -> TrainConfig:
     case = request.param
     plain = TrainConfig(algorithm=own if case == "own" else case)
     settings = {**BASE, **CASES[case]}
+    if "data" in settings:
+        settings["data"] = {**settings["data"], "path": recorded[settings["env"]]}
     for name, value in settings.items():
         if isinstance(value, dict) and name != "env_kwargs":
             settings[name] = dataclasses.replace(getattr(plain, name), **value)
@@ -202,7 +226,8 @@ def test_what_masked_rows_hold_reaches_neither_a_weight_nor_a_statistic(config):
 
 def test_greedy_acting_draws_nothing_and_is_the_same_each_time(config):
     with trainer_of(config) as trainer:
-        seen = dataclasses.replace(blank(trainer.source.vec, trainer.source.device, 2), training=False, greedy=True)
+        agents = trainer.source.vec or OneEnv(trainer.source.data.spec)
+        seen = dataclasses.replace(blank(agents, trainer.source.device, 2), training=False, greedy=True)
         before = {name: generator.get_state() for name, generator in generators(trainer.algorithm).items()}
         first, again = (trainer.algorithm.act(seen).env_action.clone() for _ in range(2))
         assert torch.equal(first, again)
@@ -277,7 +302,7 @@ def _learn(trainer: Trainer, batch: Batch, ranks: Ranks) -> Any:
 
     def watch(minibatch: Batch, loss: torch.Tensor, metrics: dict[str, torch.Tensor]) -> bool:
         norm = metrics.pop("loss/grad_norm")
-        seen.append({**added_up(metrics, ranks), "loss/grad_norm": norm})
+        seen.append({**added_up(metrics, ranks=ranks)[0], "loss/grad_norm": norm})
         return False
 
     last = engine.learn(ready, watch)

@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 import torch
 from gymnasium import spaces as gs
@@ -16,6 +17,7 @@ from gymnasium import spaces as gs
 import fugu
 from fugu.emulation.stats import EpisodeLog, together
 from fugu.errors import ConfigError, FuguError
+from fugu.native import keep_freed_memory
 from fugu.rollout.acting import Act, Actor, Seen
 from fugu.rollout.config import ReplayConfig
 from fugu.rollout.device import DeviceRollout
@@ -373,6 +375,15 @@ def test_what_does_not_fit_is_refused_before_it_is_taken():
         ReplayConfig(size=20, start=50)
     replay = made(size=3_000_000)
     assert replay.note is not None and "up to 96.0 MB of memory (cpu) for 3,000,000 rows" in replay.note
+
+
+def test_memory_is_taken_as_rows_come():
+    keep_freed_memory()  # as a training does: zeros of malloc would be written at once
+    process = psutil.Process()
+    before = process.memory_info().rss
+    replay = made(size=9_000_000)
+    assert replay.nbytes > 280_000_000
+    assert process.memory_info().rss - before < 50_000_000
 
 
 def test_rows_of_other_agents_are_refused():

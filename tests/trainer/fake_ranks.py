@@ -39,6 +39,9 @@ class FakeRanks(Ranks):
     def any(self, flag: bool) -> bool:
         return any(self._together.exchange(self.rank, flag))
 
+    def least(self, number: int) -> int:
+        return min(self._together.exchange(self.rank, number))
+
     def gather(self, x: Any) -> list[Any]:
         return self._together.exchange(self.rank, x)
 

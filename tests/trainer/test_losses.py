@@ -11,7 +11,7 @@ from torch import nn
 
 from fugu.algorithm.contract import Algorithm
 from fugu.errors import ConfigError
-from fugu.ranks import Ranks
+from fugu.ranks import ALONE, Ranks
 from fugu.rollout.batch import Batch
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.config_parts import OptimizerConfig
@@ -60,6 +60,7 @@ def learn(algorithm: InTurn, rounds: int = 3, ranks: Ranks | None = None, share:
         config=TrainConfig(),
         count=1,
         generator=torch.Generator(),
+        ranks=ALONE,  # one minibatch on each
         optimizer=Optimizer(parts(algorithm), CONFIG, *([ranks] if ranks else []), rates=algorithm.rates),
     )
     losses = lambda batch: ((share * loss, found) for loss, found in algorithm.losses(batch))  # noqa: E731

@@ -11,7 +11,7 @@ from typing import Any
 
 from fugu.errors import ConfigError, did_you_mean
 
-AROUND = {"config", "config_dreamer", "config_episodes", "contract", "find", "settings", "setup", "trial"}
+AROUND = {"config", "config_dreamer", "config_episodes", "config_offline", "contract", "find", "settings", "setup", "trial"}
 """modules of this package that are not algorithms"""
 
 

@@ -18,15 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from fugu.algorithm.contract import Algorithm, Metrics, greedy_is_mode
+from fugu.algorithm.parts.judges import Judge, Judges
 from fugu.algorithm.parts.soft import Rows, SoftLosses, rows_of
 from fugu.algorithm.settings import Settings
 from fugu.algorithm.setup import Setup, seeded
 from fugu.errors import ConfigError
 from fugu.policy.actor_critic import ActorCritic
-from fugu.policy.config import PolicyConfig
-from fugu.policy.encoder import Encoder
-from fugu.policy.layers import orthogonal
-from fugu.policy.net import MLP, Linear, leaves
+from fugu.policy.net import leaves
 from fugu.policy.squashed import Squashed
 from fugu.rollout.acting import Act, Seen
 from fugu.rollout.batch import Batch
@@ -72,29 +70,6 @@ class SACSettings(Settings):
     """Rows that are kept and drawn again"""
     sac: SACConfig = field(default_factory=SACConfig)
     """Soft actor-critic"""
-
-
-class Judge(nn.Module):
-    """A critic: observations, and actions if they are numbers -> the value of that action, or of every choice."""
-
-    def __init__(self, policy: ActorCritic, config: PolicyConfig) -> None:
-        super().__init__()
-        actions = policy.distribution
-        self.encoder = Encoder(policy.obs_layout, config.embedding, config.kinds)
-        size = self.encoder.size + actions.reals
-        self.trunk = MLP(size, config.hidden, config.activation, natively=not self.encoder.convolves)
-        self.head = orthogonal(Linear(config.hidden[-1] if config.hidden else size, actions.choices or 1), 1.0)
-
-    def forward(self, obs: list[Tensor], action: Tensor | None) -> Tensor:
-        features = self.encoder(obs)
-        out = self.trunk(features if action is None else torch.cat([features, action], -1), self.head)
-        return out.squeeze(-1) if action is not None else out
-
-
-class Judges(nn.ModuleList):
-    def forward(self, obs: list[Tensor], action: Tensor | None) -> Tensor:
-        """Return the values of all critics, ``[critics, rows]`` or ``[critics, rows, choices]``."""
-        return torch.stack([judge(obs, action) for judge in self])
 
 
 class SAC(Algorithm):
@@ -193,10 +168,7 @@ class SAC(Algorithm):
         if self.native is not None:
             return self.native.critics(rows, self._temperature.item(), self.config.gamma, self.generator)
         target, seen = self._target(rows), self._seen(rows.obs)
-        if self.policy.distribution.reals:
-            found = self.critic(seen, rows.action)
-        else:
-            found = self.critic(seen, None).gather(-1, rows.action.expand(2, -1, -1)).squeeze(-1)
+        found = self.critic.of(seen, rows.action)
         error = torch.where(rows.valid, found - target, 0.0)
         return 0.5 * (rows.weight * error.square()).sum(), found.detach(), error.detach()
 

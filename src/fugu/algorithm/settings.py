@@ -15,11 +15,12 @@ from typing import Any, ClassVar, get_type_hints
 from fugu.algorithm.config import MAPPOConfig, PPOConfig, SafeConfig, SelfPlayConfig, SurrogateConfig, TeamPPOConfig
 from fugu.algorithm.config_dreamer import DreamerConfig
 from fugu.algorithm.config_episodes import GRPOConfig, TokenPPOConfig
+from fugu.algorithm.config_offline import BCConfig, DTConfig, IQLConfig, TD3BCConfig
 from fugu.algorithm.find import algorithm_class, is_own
 from fugu.config import fixed
 from fugu.emulation.place import cached_by_meaning
 from fugu.errors import ConfigError
-from fugu.rollout.config import ReplayConfig
+from fugu.rollout.config import DataConfig, ReplayConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,38 @@ class DreamerSettings(Settings):
     """World model and behaviour"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class BCSettings(Settings):
+    data: DataConfig = field(default_factory=DataConfig)
+    """Recorded episodes"""
+    bc: BCConfig = field(default_factory=BCConfig)
+    """Behaviour cloning"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DTSettings(Settings):
+    data: DataConfig = field(default_factory=DataConfig)
+    """Recorded episodes"""
+    dt: DTConfig = field(default_factory=DTConfig)
+    """Decision Transformer"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IQLSettings(Settings):
+    data: DataConfig = field(default_factory=DataConfig)
+    """Recorded episodes"""
+    iql: IQLConfig = field(default_factory=IQLConfig)
+    """Implicit Q-learning"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TD3BCSettings(Settings):
+    data: DataConfig = field(default_factory=DataConfig)
+    """Recorded episodes"""
+    td3bc: TD3BCConfig = field(default_factory=TD3BCConfig)
+    """TD3+BC"""
+
+
 KNOWN: Mapping[str, type[Settings]] = {
     "ppo": PPOSettings,
     "safe_ppo": SafePPOSettings,
@@ -98,9 +131,15 @@ KNOWN: Mapping[str, type[Settings]] = {
     "token_ppo": TokenPPOSettings,
     "self_play": SelfPlaySettings,
     "dreamer": DreamerSettings,
+    "bc": BCSettings,
+    "dt": DTSettings,
+    "iql": IQLSettings,
+    "td3bc": TD3BCSettings,
 }
 """algorithm -> its settings, for those whose settings need no torch"""
-ALL = (*KNOWN, "sac")
+OFFLINE = ("bc", "dt", "iql", "td3bc")
+"""those that learn from recorded episodes"""
+ALL = (*(name for name in KNOWN if name not in OFFLINE), "sac", *OFFLINE)
 """those of fugu with settings that others do not have"""
 
 

@@ -38,6 +38,8 @@ class Options(PolicyOptions):
     """Environments that play at once; none: one per episode, up to 64"""
     device: str = "cpu"
     """Device that computes the policy: cpu, or cuda, which pays off for a large network"""
+    target: tuple[float, ...] = ()
+    """Returns to ask a Decision Transformer for, one evaluation for each; nothing: the run's own target"""
     json: str = ""
     """File to write the JSON to as well; - or nothing: print it instead of anything else; empty: no such file"""
 
@@ -55,8 +57,12 @@ def main(argv: list[str]) -> int:
 
     run = Run(options.run, options.runs, **options.code)
     num_envs = options.num_envs or min(options.episodes, 64)
+    asked: dict[float, Evaluation] = {}
     with Player(run, which, num_envs=num_envs, seed=options.seed, device=options.device, env_kwargs=env_kwargs) as player:
-        result = player.evaluate(options.episodes, greedy=options.greedy)
+        for target in options.target:
+            player.ask(target)  # or its error, before anything is played
+            asked[target] = player.evaluate(options.episodes, greedy=options.greedy)
+        result = asked[options.target[-1]] if asked else player.evaluate(options.episodes, greedy=options.greedy)
         step = player.step
     report: dict[str, Any] = {
         "run": run.folder.name,
@@ -66,8 +72,10 @@ def main(argv: list[str]) -> int:
         "greedy": options.greedy,
         "seed": options.seed,
         "num_envs": num_envs,
-        **result.summary(),
+        **({} if len(asked) > 1 else result.summary()),
     }
+    if asked:
+        report["targets"] = [{"target": target, **found.summary()} for target, found in asked.items()]
     text = json.dumps(report, indent=1)
     name = f"eval-{step}{'-greedy' if options.greedy else ''}.json"
     kept: Path | None = run.path / name
@@ -81,7 +89,11 @@ def main(argv: list[str]) -> int:
     if options.json == "-":
         print(text)
     else:
-        _print(f"{run.path}: {env}, checkpoint of step {step:,}, {actions}, seed {options.seed}", result, kept)
+        heading = f"{run.path}: {env}, checkpoint of step {step:,}, {actions}, seed {options.seed}"
+        if len(asked) > 1:
+            _print_targets(heading, asked, kept)
+        else:
+            _print(heading + "".join(f", asked for {target:g}" for target in asked), result, kept)
     if options.json not in ("", "-"):
         _write(Path(options.json), text)
     return 0
@@ -107,6 +119,17 @@ def _print(heading: str, result: Evaluation, kept: Path | None) -> None:
         out.print(f"  cut           {_episodes(result.cut)} did not end in time, missing above", style="yellow")
     if result.unscored:
         out.print(f"  unscored      {_episodes(result.unscored)} without a return, missing above", style="yellow")
+
+
+def _print_targets(heading: str, asked: dict[float, Evaluation], kept: Path | None) -> None:
+    """Show which return was asked for and which was achieved."""
+    out = console()
+    out.print(Text(heading))
+    out.print(f"  {'asked for':>12}  {'achieved':>12}   {'episodes':<10}")
+    for target, found in asked.items():
+        out.print(f"  {target:>12.6g}  {found.mean:>12.2f}   {found.episodes:<10} {found.certainty}")
+    if kept is not None:
+        out.print(Text(f"  written to    {kept}"), soft_wrap=True)
 
 
 def _episodes(count: int) -> str:

@@ -28,6 +28,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("fugu.cli.eval", "play many episodes with a run's policy; the mean return and how sure it is"),
     "video": ("fugu.cli.video", "write an episode of a run's policy as mp4 or gif, without a display"),
     "play": ("fugu.cli.play", "watch a run's policy in the terminal, or drive an environment yourself"),
+    "record": ("fugu.cli.record", "write down what a run's policy, its checkpoints or chance do, to learn from later"),
+    "data": ("fugu.cli.data", "describe, check, filter, join and convert recorded episodes"),
     "runs": ("fugu.cli.runs", "list the runs, and how far they got"),
     "plot": ("fugu.cli.plot", "draw the curves of one or several runs as a picture"),
     "judge": ("fugu.cli.judge", "score a file of programs written for tasks: pass@k"),
@@ -93,7 +95,7 @@ def _code(arguments: list[str], debug: bool) -> int:
         if debug:
             print(shown(whole(error)), file=sys.stderr)
         _complain(str(error))
-        return 2 if isinstance(error, ConfigError) else 1
+        return 2 if isinstance(error, ConfigError) else getattr(error, "exit_code", 1)
     except (ImportError, OSError) as error:
         if not _without_torch(error):
             raise

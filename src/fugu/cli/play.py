@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fugu.cli.screen import Screen
+    from fugu.data.tape import Tape
     from fugu.run.scene import Scene
+    from fugu.vector.vecenv import VecEnv
 
 PLAIN_STEPS = 1000
 
@@ -42,6 +44,8 @@ class Options(PolicyOptions):
     """Steps per second; none: the environment's own rate, or 30"""
     mode: Literal["auto", "live", "turns"] = "auto"
     """Pace of an environment driven by keys: live (goes on at --fps) or turns (a step per key); auto: live for known games of skill"""
+    record: str = ""
+    """Folder to record the episodes of an environment in that you drive; one that is there already is added to"""
     max_steps: int | None = None
     """Steps after which it ends; none: never, or 1000 if the output is no terminal"""
 
@@ -56,6 +60,10 @@ def main(argv: list[str]) -> int:
     screen = _screen()
     with ExitStack() as stack:
         if _is_run(options.what, options.runs):
+            if options.record:
+                raise ConfigError(
+                    f"--record is for environments that you drive; try fugu record {options.what} --out {options.record}"
+                )
             show = _policy(options, env_kwargs, screen, stack)
         elif any(options.code.values()):
             raise ConfigError(f"{options.what} is no run, and --env, --policy, --algorithm and --trust-code are for runs")
@@ -116,12 +124,13 @@ def _drive(options: Options, env_kwargs: Mapping[str, Any], screen: Screen | Non
 
     vec = stack.enter_context(make(dict(env_kwargs)) if screen is None else drawn(options.what, env_kwargs, make))
     vec.action_space.seed(options.seed)
-    scene = Scene(vec, options.seed)
+    keys = keys_for(vec.spec.name, vec.action_space) if screen is not None and screen.keyboard else None
+    tape = _tape(vec, options, "random" if keys is None else "human", stack) if options.record else None
+    scene = Scene(vec, options.seed, tape)
     if screen is None:
         while True:
             yield scene
             scene.step(_random(vec))
-    keys = keys_for(vec.spec.name, vec.action_space) if screen.keyboard else None
     stack.enter_context(screen)
     seconds = 1 / (options.fps or frame_rate(vec))
     turns = keys is not None and (options.mode == "turns" or (options.mode == "auto" and vec.spec.name not in LIVE))
@@ -145,6 +154,20 @@ def _drive(options: Options, env_kwargs: Mapping[str, Any], screen: Screen | Non
                 action[_acting(vec)] = held
         yield scene
         scene.step(action)
+
+
+def _tape(vec: VecEnv, options: Options, policy: str, stack: ExitStack) -> Tape:
+    """Return what records the episodes, all of one player."""
+    import numpy as np
+
+    from fugu.data.tape import Tape
+    from fugu.data.writer import Writer
+    from fugu.vector.seeds import env_seeds
+
+    masks = vec.num_choices > 0 and vec.masks_actions
+    recorded = {"env": options.what, "seed": options.seed}
+    writer = stack.enter_context(Writer(options.record, vec.spec, recorded=recorded, action_mask=masks, append=True))
+    return Tape(writer, env_seeds(options.seed, 1), np.array([writer.source({"policy": policy})]))
 
 
 def _acting(vec: Any) -> int:

@@ -25,7 +25,8 @@ from fugu.errors import ConfigError, FuguError
 from fugu.run.measure import MEASURES, costs, measure, values
 from fugu.run.store import members
 from fugu.run.trust import ASKED, FLAGS
-from fugu.trainer.config import TrainConfig, member, refuse_unread
+from fugu.together import launched
+from fugu.trainer.config import TrainConfig, learns_from_data, member, refuse_unread
 from fugu.vector.config import VectorConfig
 
 if TYPE_CHECKING:
@@ -46,18 +47,23 @@ Every option can be given by its last name if that is unique: --learning-rate fo
 --runs FOLDER keeps runs elsewhere than in runs/.
 --name NAME is the name of the run, and so of its folder. --tag TAG is a word to find it by; give it again for more.
 --config FILE begins with the settings of a TOML file: a run's config.toml or a part of one. Options win over it.
+--processes 2 lets two processes learn together, each with environments of its own.
 --seeds 5 trains a group of runs, one after the other, with five seeds that begin with --seed.
+fugu train FILE --algorithm dt learns from recorded episodes (bc, dt, iql, td3bc). --eval plays what was learned now and then, in the
+environment that they were recorded in or in that of --env.
 """
 
 
 def main(argv: list[str]) -> int:
     """Train a new run, or go on with one."""
+    typed = list(argv)
     argv, resumed = take_value(argv, "--resume", "latest")
     argv, root = take_value(argv, "--runs", "elsewhere")
     argv, about = take_about(argv)
     argv, named = take_value(argv, "--env", "cartpole")
     argv, env_kwargs = take_env_kwargs(argv)
     argv, trusted = _take_switch(argv, "--trust-code")
+    argv, played = _take_switch(argv, "--eval")
     help_asked = any(word in ("-h", "--help") for word in argv)
     if trusted and resumed is None and about.config is None:
         raise ConfigError("--trust-code is for the code that a run names: fugu train --resume RUN --trust-code")
@@ -71,7 +77,8 @@ def main(argv: list[str]) -> int:
     if resumed is not None and name is not None:
         raise ConfigError(f"fugu train {name} --resume {resumed}: a run knows its environment; leave {name} out")
     name = named if name is None else name
-    if named not in (None, name):
+    offline = algorithm is not None and learns_from_data(algorithm)
+    if named not in (None, name) and not (offline and name):
         raise ConfigError(f"fugu train {name} --env {named}: which of the two?")
     if other is not None:
         raise ConfigError(
@@ -89,7 +96,7 @@ def main(argv: list[str]) -> int:
     if resumed is not None and env_kwargs:
         raise ConfigError(f"--env.{next(iter(env_kwargs))}: a run keeps the environment it began with; start a new one")
     if resumed is not None and not help_asked:
-        return _resume(resumed, argv, runs, code)
+        return _resume(resumed, argv, runs, code, typed)
     from fugu.presets import preset
     from fugu.run.config_file import from_file
 
@@ -111,7 +118,16 @@ def main(argv: list[str]) -> int:
         wait = VectorConfig.start_timeout if timeout is None else timeout
         start = preset(name or "cartpole", env_kwargs, device or "cpu", algorithm, start_timeout=wait)
         start = dataclasses.replace(start, env_kwargs={**start.env_kwargs, **env_kwargs})
+    argv, start = _begun(argv, start, runs)
+    if offline and named is not None:
+        start = dataclasses.replace(start, env=named)
     config = _parse(argv, start)
+    if config.ranks.processes > 1 and launched() is None:
+        from fugu.cli.processes import launch
+
+        return launch(typed, config.ranks.processes)
+    if played:
+        config = _evaluated(config)
     from fugu.run.ending import Interrupted
     from fugu.run.train import train
 
@@ -119,6 +135,29 @@ def main(argv: list[str]) -> int:
         return _show(lambda: train(config.env, config=config, runs=runs, **about.given))
     except Interrupted as end:
         return _interrupted(end)
+
+
+def _begun(argv: list[str], start: TrainConfig, runs: Path) -> tuple[list[str], TrainConfig]:
+    """Return arguments and config of a run that may begin with the policy of another: then its network is that of the other."""
+    rest, text = take_value(argv, "--policy.start", "RUN")
+    if text is None:
+        return argv, start
+    from fugu.run.begun import policy_of
+
+    policy = policy_of(text, runs)
+    return (argv, start) if policy is None else (rest, dataclasses.replace(start, policy=policy))
+
+
+def _evaluated(config: TrainConfig) -> TrainConfig:
+    """Return the config with ten evaluations, unless it says otherwise."""
+    if not learns_from_data(config.algorithm):
+        raise ConfigError(
+            "--eval alone is for learning from recorded episodes; type --eval.every 20 to evaluate every 20 updates"
+        )
+    if config.eval.every is not None:
+        return config
+    every = max(1, config.steps // config.part("data").together // 10)
+    return dataclasses.replace(config, eval=dataclasses.replace(config.eval, every=every))
 
 
 def _take_switch(argv: list[str], flag: str) -> tuple[list[str], bool]:
@@ -177,7 +216,7 @@ def _found(text: str, root: Path, code: dict[str, Any]) -> Run | Group:
     return Group(text, root, **code)
 
 
-def _resume(text: str, argv: list[str], runs: Path, code: dict[str, Any]) -> int:
+def _resume(text: str, argv: list[str], runs: Path, code: dict[str, Any], typed: list[str]) -> int:
     from fugu.run.group import Group
     from fugu.run.run import Run
 
@@ -194,6 +233,10 @@ def _resume(text: str, argv: list[str], runs: Path, code: dict[str, Any]) -> int
         for f in dataclasses.fields(config)
         if getattr(config, f.name) != getattr(run.config, f.name)
     }
+    if config.ranks.processes > 1 and launched() is None:
+        from fugu.cli.processes import launch
+
+        return launch(typed, config.ranks.processes)
     from fugu.run.ending import Interrupted
     from fugu.run.train import go_on
     from fugu.trainer.callbacks import Callbacks
@@ -204,6 +247,8 @@ def _resume(text: str, argv: list[str], runs: Path, code: dict[str, Any]) -> int
         done = go_on(run, changes, Callbacks())
     except Interrupted as end:
         return _interrupted(end)
+    if _is_other_rank():
+        return 0
     if done is not None:
         console().print(Text(done.replace("fugu train", f"{_program()} train")), soft_wrap=True)
         return 0
@@ -217,7 +262,7 @@ def _words(argv: list[str], kinds: Sequence[type]) -> tuple[list[str], str | Non
 
 
 def _show(training: Callable[[], Run | Group]) -> int:
-    """Train, and show what has come of it."""
+    """Train, and show what has come of it; the first of several processes does."""
     from fugu.run.group import Group
     from fugu.run.seeds import SeedsFailed
 
@@ -229,7 +274,12 @@ def _show(training: Callable[[], Run | Group]) -> int:
         raise
     if isinstance(done, Group):
         return show_group(done, _program())
-    return _next_commands(done)
+    return 0 if _is_other_rank() else _next_commands(done)
+
+
+def _is_other_rank() -> bool:
+    """Return whether this is one of several processes and not the first."""
+    return launched() is not None and os.environ["RANK"] != "0"
 
 
 def _parse(argv: list[str], start: TrainConfig) -> TrainConfig:
@@ -250,6 +300,8 @@ def _from_anywhere(argv: list[str]) -> list[str]:
 
 
 def _interrupted(end: Interrupted) -> int:
+    if _is_other_rank():
+        return 128 + end.signal
     console().print(Text(str(end).replace("fugu train", f"{_program()} train")), soft_wrap=True)
     return 128 + end.signal
 
@@ -265,7 +317,7 @@ def _next_commands(run: Run) -> int:
     reached = run.config.target is not None and steps < run.config.steps and not run.folder.ended.exists()
     no_target = " --target None" if reached else ""
     commands = [
-        (f"{program} eval {path}", "mean return over 100 new episodes, sampled actions"),
+        *_to_judge(program, path, run),
         _to_watch(program, path, run),
         (f"{program} plot {path}", "the curves of the training"),
         (f"{program} train --resume {path} --steps {more}{no_target}", "train on"),
@@ -281,7 +333,8 @@ def _next_commands(run: Run) -> int:
 def _result(run: Run, metrics: list[dict[str, float]]) -> str:
     """Return how far a run got and what it came to."""
     steps, asked = int(metrics[-1]["steps"]) if metrics else 0, run.config.steps
-    parts = [f"{steps:,} steps" + (f" (whole batches; {asked:,} asked)" if steps > asked else "")]
+    unit = "gradient steps" if learns_from_data(run.config.algorithm) else "steps"
+    parts = [f"{steps:,} {unit}" + (f" (whole batches; {asked:,} asked)" if steps > asked else "")]
     target, reached = run.config.target, False
     name = measure(metrics, evaluated=run.config.eval.every is not None)
     if name is not None:
@@ -294,6 +347,15 @@ def _result(run: Run, metrics: list[dict[str, float]]) -> str:
     for kind, (paid, limit) in costs(metrics).items():
         parts.append(f"{kind.removeprefix('/') or 'cost'} {paid:.1f}" + ("" if limit is None else f" (limit {limit:g})"))
     return ", ".join(parts)
+
+
+def _to_judge(program: str, path: str, run: Run) -> list[tuple[str, str]]:
+    if not learns_from_data(run.config.algorithm):
+        return [(f"{program} eval {path}", "mean return over 100 new episodes, sampled actions")]
+    found = [(f"{program} eval {path} --greedy", f"mean return over 100 episodes of {run.config.env}")]
+    if run.config.algorithm == "dt":
+        found.append((f"{program} eval {path} --greedy --target 50 100", "the same, asked for these returns"))
+    return found
 
 
 def _to_watch(program: str, path: str, run: Run) -> tuple[str, str]:

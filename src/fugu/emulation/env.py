@@ -235,6 +235,11 @@ class EnvSpec:
         return Layout(self.observation_space)
 
     @property
+    def action_layout(self) -> Layout:
+        """Return how an action lies in a row."""
+        return Layout(self.action_space)
+
+    @property
     def choices(self) -> int:
         """Count the columns of the action mask that the action space has room for."""
         return discrete_choices(self.action_space)

@@ -29,7 +29,8 @@ class PolicyConfig:
     """Network: default (built from the spaces), transformer (writes texts; for grpo and token_ppo), or a module of your own with
     encode and decode: file.py:Net or package.module:Net"""
     start: str | None = None
-    """File of weights to begin with: policy.safetensors of a checkpoint, or one written by fugu.trainer.imitation.save_weights"""
+    """Weights to begin with: a run, whose newest policy and network's settings are taken, policy.safetensors of a checkpoint, or a file
+    written by fugu.trainer.imitation.save_weights"""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the layers that follow the encoded observation; empty: the heads read it directly"""
     activation: Activation = "tanh"

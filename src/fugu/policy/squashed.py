@@ -95,3 +95,31 @@ class Squashed(Distribution):
 def _log_slope(u: Tensor) -> Tensor:
     """Return ``log(1 - tanh(u) ** 2)`` without cancellation."""
     return 2 * (math.log(2) - u - F.softplus(-2 * u))
+
+
+class Around(Distribution):
+    """Normal distributions around squashed means, of any action space: ``tanh(mean) + deviation * noise``, cut off at the bounds.
+
+    It is for actions that others took. Many of those lie at a bound, where the density of ``Squashed`` has no end. The most probable
+    action is the same for both, so what was learned with this one goes on with that one. Numbers without bounds have plain means.
+    """
+
+    squashes = True
+    bounded: Tensor
+
+    def __init__(self, action_space: gs.Space) -> None:
+        super().__init__(action_space)
+        boxes = [leaf.space for leaf in self.layout.leaves if isinstance(leaf.space, gs.Box)]
+        within = [np.maximum(abs(box.low), abs(box.high)).ravel() < UNBOUNDED for box in boxes]
+        self.register_buffer("bounded", torch.from_numpy(np.concatenate([np.zeros(0, bool), *within])), persistent=False)
+
+    def gaussian(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and log standard deviation of the numbers."""
+        mean, log_std = super().gaussian(params)
+        return torch.where(self.bounded, mean.tanh(), mean), log_std
+
+    def sample_with_logprob(
+        self, params: Tensor, action_mask: Tensor | None = None, generator: Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        action = self.sample(params, action_mask, generator)
+        return action, self.logprob(params, action, action_mask)

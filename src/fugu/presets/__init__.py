@@ -19,6 +19,7 @@ from fugu.presets import (
     grpo,
     minigrid,
     mujoco,
+    offline,
     pettingzoo,
     sac,
     safe,
@@ -53,7 +54,11 @@ BY_ALGORITHM: Mapping[str, Mapping[str, Callable[[], TrainConfig]]] = {
 }
 """algorithm -> environment -> its config"""
 
-GENERAL: Mapping[str, Callable[[str, Mapping[str, Any]], TrainConfig]] = {"sac": sac.general, "dreamer": dreamer.dreamer}
+GENERAL: Mapping[str, Callable[[str, Mapping[str, Any] | None], TrainConfig]] = {
+    "sac": sac.general,
+    "dreamer": dreamer.dreamer,
+    **offline.GENERAL,
+}
 """algorithm -> settings for any environment, where those of PPO would not do"""
 
 
@@ -69,6 +74,8 @@ def preset(
     build an environment that has to be inspected."""
     if algorithm is not None and isinstance(env, str) and env in BY_ALGORITHM.get(algorithm, {}):
         return BY_ALGORITHM[algorithm][env]()
+    if algorithm is not None and algorithm in offline.GENERAL and isinstance(env, str):
+        return offline.GENERAL[algorithm](env, env_kwargs)
     config = _by_env(env, env_kwargs or {}, device, start_timeout)
     if algorithm is not None and algorithm in GENERAL:
         return GENERAL[algorithm](config.env, config.env_kwargs)

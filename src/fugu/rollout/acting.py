@@ -79,28 +79,49 @@ class Published:
     """Publishes copies of a module that acts, so that it can act in one thread while another thread changes its weights.
 
     There are two copies, so an actor stays unchanged until the second ``publish`` after its own. Random generators are shared with
-    the original: only one of the actors may act at a time.
+    the original, or, ``apart`` from it, among the copies: only one of the actors may act at a time.
     """
 
-    def __init__(self, module: nn.Module, act: Callable[[Any], Acts] = lambda module: module.act) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        act: Callable[[Any], Acts] = lambda module: module.act,
+        *,
+        copies: int = 2,
+        apart: bool = False,
+    ) -> None:
+        """``copies``: one is enough if nobody acts while weights are published."""
         self._module, self._act = module, act
-        self._copies = [replica(module).requires_grad_(False) for _ in range(2)]
+        first = replica(module, apart=apart).requires_grad_(False)
+        self._copies = [first, *(replica(first).requires_grad_(False) for _ in range(copies - 1))]
         self._turn = 0
+
+    @property
+    def generators(self) -> dict[str, torch.Generator]:
+        """Return the random generators that actors draw from, by path."""
+        return generators(self._copies[0])
 
     def publish(self, version: int) -> Actor:
         """Return an actor of this moment, after copying all weights and statistics."""
-        self._turn ^= 1
+        self._turn = (self._turn + 1) % len(self._copies)
         into = self._copies[self._turn]
         with torch.no_grad():
             into.load_state_dict(self._module.state_dict())
         return Actor(self._act(into), version)
 
 
-def replica(module: Net) -> Net:
-    """Return a copy of ``module`` that shares its random generators and its ranks."""
-    shared: dict[int, Any] = {id(generator): generator for generator in generators(module).values()}
+def replica(module: Net, *, apart: bool = False) -> Net:
+    """Return a copy of ``module`` that shares its ranks and its random generators; ``apart``: with generators of its own, in the same
+    states."""
+    shared: dict[int, Any] = {id(each): _copy_of(each) if apart else each for each in generators(module).values()}
     ranks = [part.ranks for part in module.modules() if isinstance(getattr(part, "ranks", None), Ranks)]
     return copy.deepcopy(module, shared | {id(each): each for each in ranks})
+
+
+def _copy_of(generator: torch.Generator) -> torch.Generator:
+    copied = torch.Generator(generator.device)
+    copied.set_state(generator.get_state())
+    return copied
 
 
 def generators(module: nn.Module) -> dict[str, torch.Generator]:

@@ -59,6 +59,8 @@ TABLE = (
     Column("group", "source", "which episodes began alike", once=True),
     Column("score", "source", "return of the episode; NaN if it has none", once=True),
     Column("round", "source", "how often the group was drawn anew", once=True),
+    Column("time", "source", "steps since the episode began, where rows are drawn from recorded episodes"),
+    Column("to_go", "source", "undiscounted sum of the rewards from here to the end of the episode; from recorded episodes"),
     Column("advantage", "algorithm", "how much better the action was than expected"),
     Column("value_target", "algorithm", "what the value should have been"),
     Column("value_now", "algorithm", "value in the units that values have since the batch was prepared"),

@@ -28,6 +28,8 @@ class ReplayConfig:
     """Share of each batch that is made of the newest rows, 0 to 1; the rest is drawn from all"""
     memory: Literal["device", "cpu"] = "device"
     """Memory that rows are kept in: device (where the policy is) or cpu"""
+    data: str = ""
+    """Recorded episodes that it begins with, as if they had just been played; nothing: it begins empty"""
 
     def __post_init__(self) -> None:
         for name in ("size", "start", "ratio", "every"):
@@ -43,6 +45,20 @@ class ReplayConfig:
             raise ConfigError(
                 f"replay.start={self.start} is more than replay.size={self.size} can hold; try --replay.start {self.size}"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Recorded episodes that are learned from."""
+
+    path: str = ""
+    """Recorded episodes: a folder that fugu record wrote, or a file of Minari's"""
+    together: int = 16
+    """Minibatches that are drawn together; metrics are means over them"""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.together, bool) or not isinstance(self.together, int) or self.together < 1:
+            raise ConfigError(f"data.together={self.together!r} must be a whole number of at least 1; try --data.together 16")
 
 
 @dataclass(frozen=True, kw_only=True)

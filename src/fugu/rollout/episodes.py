@@ -225,6 +225,7 @@ class Episodes(Source):
     def restart(self, seed: int) -> None:
         self._seeds.manual_seed(seed)
         self.vec.drain_log()
+        self._log = (0, 0.0, 0.0)  # of a batch that was given up
 
     def snapshot(self) -> dict[str, Tensor]:
         return {"seeds": self._seeds.get_state()}

@@ -15,7 +15,7 @@ before it: 0 if it is only drawn again. Segments begin on rows where an agent ac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,7 +25,8 @@ from fugu.emulation.saved import unfit
 from fugu.emulation.stats import EpisodeLog, together
 from fugu.errors import ConfigError, FuguError
 from fugu.ranks import ALONE, Ranks
-from fugu.rollout.acting import Act, Actor, Forms, Seen, zeros
+from fugu.rollout.acting import Act, Actor, Acts, Forms, Seen, zeros
+from fugu.rollout.agreed import agreed
 from fugu.rollout.batch import Batch, Origin
 from fugu.rollout.columns import PER_SEGMENT
 from fugu.rollout.config import ReplayConfig
@@ -34,6 +35,9 @@ from fugu.rollout.recalled import Rows, check_priorities, counts_of, newest
 from fugu.rollout.ring import Ring, row_bytes
 from fugu.rollout.room import free_on, rows_of, shown
 from fugu.rollout.source import Experience, Kept, Page, Source, no_episodes
+
+if TYPE_CHECKING:
+    from fugu.data import DataSet
 
 BEFORE = "before "
 """prefix of the columns that keep the carry before each row"""
@@ -61,12 +65,19 @@ class Replay(Source):
         minibatch: int | None,
         acted: Forms,
         carry: Forms | None = None,
+        data: DataSet | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
         """``inner``: plays; its batches are ``[agents, steps]``. ``horizon``: rows of the segments that are drawn. ``minibatch``: rows
-        of a gradient step; None: of all that is due together. ``acted``, ``carry``: what the policy keeps of a row and takes along."""
+        of a gradient step; None: of all that is due together. ``acted``, ``carry``: what the policy keeps of a row and takes along.
+        ``data``: recorded episodes that it begins with."""
         assert inner.vec is not None
-        self.inner, self.config, self.ranks, self.horizon = inner, config, ranks, horizon
+        self.inner, self.config, self.ranks, self.horizon, self.data = inner, config, ranks, horizon, data
+        if data is not None and (carry or set(acted) != {"action"}):
+            raise ConfigError(
+                f"replay.data={config.data}: recorded episodes hold actions, and this policy keeps more of a row "
+                f"({', '.join(sorted({*acted, *(carry or {})} - {'action'}))}); they are for --algorithm sac"
+            )
         self.vec, self.device = inner.vec, inner.device
         agents = inner.vec.num_agents
         due = agents * inner.horizon * config.ratio
@@ -139,7 +150,7 @@ class Replay(Source):
         idle = 0
         wanted = self.segments * self.horizon * self.ranks.size
         while self._credit < wanted or self._ring.end <= self.horizon:
-            found = self.inner.next(Actor(self._keeping(actor), actor.version), stop)
+            found = agreed(self.ranks, lambda: self.inner.next(Actor(keeping(actor.act, self.carry), actor.version), stop))
             counted = self._keep(found)
             logs.append(found.episodes)
             marks.append((found.acted, found.ended))
@@ -152,18 +163,6 @@ class Replay(Source):
         log = (lambda: together([each() for each in logs])) if logs else no_episodes
         acted, ended = (_either([pair[i] for pair in marks]) for i in range(2))
         return Experience(batch, played, actor.version, log, acted, ended)
-
-    def _keeping(self, actor: Actor) -> Callable[[Seen], Act]:
-        """Return what acts like ``actor`` and also keeps, of every row, what was carried before it."""
-        if not self.carry:
-            return actor.act
-
-        def act(seen: Seen) -> Act:
-            done = actor.act(seen)
-            before = seen.carry or zeros(self.carry, len(seen.first), seen.first.device)
-            return Act(done.env_action, done.carry, {**done.columns, **{BEFORE + name: before[name] for name in self.carry}})
-
-        return act
 
     def _keep(self, found: Experience) -> int:
         """Write what was played into the ring. Returns its rows, over all ranks."""
@@ -270,10 +269,28 @@ class Replay(Source):
 
     # --- starting, saving and going on ---
 
+    def close(self) -> None:
+        self.inner.close()
+
+    def waited(self) -> Mapping[str, float]:
+        return self.inner.waited()
+
     def restart(self, seed: int) -> None:
         self.inner.restart(seed)
         if self._ring.end == 0:
             self._random.manual_seed(seed)
+            self._begin_with_data()
+
+    def _begin_with_data(self) -> None:
+        """Keep what was recorded, as if it had been played; it counts neither as played nor as due."""
+        if self.data is None:
+            return
+        from fugu.rollout.dataset import in_lanes
+
+        for columns in in_lanes(self.data, self._ring.agents, self._ring.capacity):
+            start = self._ring.end
+            self._ring.write(columns)
+            self._note(start)
 
     @property
     def can_snapshot(self) -> bool:
@@ -352,6 +369,19 @@ class Replay(Source):
         """Return more rows than may ever still be learned from, also where a training goes on with smaller batches."""
         played = self._ring.agents * self.inner.horizon * self.ranks.size
         return DUE * max(self.segments * self.horizon * self.ranks.size, self.config.ratio * played)
+
+
+def keeping(act: Acts, carry: Forms) -> Acts:
+    """Return what acts like ``act`` and also keeps, of every row, what was carried before it."""
+    if not carry:
+        return act
+
+    def keep(seen: Seen) -> Act:
+        done = act(seen)
+        before = seen.carry or zeros(carry, len(seen.first), seen.first.device)
+        return Act(done.env_action, done.carry, {**done.columns, **{BEFORE + name: before[name] for name in carry}})
+
+    return keep
 
 
 def _either(marks: list[Tensor | None]) -> Tensor | None:

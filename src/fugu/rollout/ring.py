@@ -10,6 +10,7 @@ episode by the row convention: a row on which nobody acted, after one that was t
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Mapping
 
 import torch
@@ -24,9 +25,7 @@ ALL_TRUE = "action_mask"
 class Ring:
     def __init__(self, agents: int, capacity: int, forms: Forms, device: torch.device) -> None:
         self.agents, self.capacity, self.device = agents, capacity, device
-        self.columns = {
-            name: torch.zeros((agents, capacity, *shape), dtype=dtype, device=device) for name, (shape, dtype) in forms.items()
-        }
+        self.columns = {name: _untouched((agents, capacity, *shape), dtype, device) for name, (shape, dtype) in forms.items()}
         self.end = 0
 
     @property
@@ -102,3 +101,13 @@ class Ring:
 def row_bytes(forms: Forms) -> int:
     """Return the bytes of a row of columns of these forms."""
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms.values())
+
+
+def _untouched(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return zeros whose memory the system gives page by page as it is written: a large replay that is hardly filled takes little.
+    A training keeps malloc from asking the system, so that its zeros are written at once."""
+    size = math.prod(shape) * dtype.itemsize
+    if device.type != "cpu" or size == 0:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

@@ -86,6 +86,8 @@ class Source:
     """True if the columns of a batch have the same shapes each time, so that learning from a copy of it can be recorded"""
     unattended = False
     """True if a batch needs nothing of the host, so that playing it can be recorded as well"""
+    lag = 0
+    """updates between the weights that play a batch and those that learn from it"""
 
     def next(self, actor: Actor, stop: Callable[[], bool] = bool) -> Experience:
         """Return the next batch. ``stop`` is asked now and then; True raises ``Stopped``."""
@@ -102,6 +104,10 @@ class Source:
     def played(self) -> int:
         """Return the number of rows that environments play for a batch, about."""
         return self.segments * self.horizon
+
+    def waited(self) -> Mapping[str, float]:
+        """Return how long what works beside the caller had to wait since the last call, in seconds by name (``wait_learner``)."""
+        return {}
 
     def restart(self, seed: int) -> None:
         """Start all environments anew."""

@@ -28,11 +28,14 @@ COLORS = {
     "inference": "cyan",
     "copy": "yellow",
     "rollout": "cyan",
+    "wait_rollout": "yellow",
     "advantage": "magenta",
     "update": "blue",
     "other": "bright_black",
 }
 
+_SHORT = {"wait_rollout": "waiting"}
+"""names of phases that are too long for the board"""
 _ORDER = {name: place for place, name in enumerate(METRICS)}
 _LABEL, _VALUE, _DIM, _BIG = "bright_black", "default", "bright_black", "bold"
 
@@ -335,7 +338,7 @@ def _time_split(metrics: Mapping[str, float], width: int, glyphs: Glyphs) -> lis
         done = round(share * room)
         lines.append(
             [
-                (f"{phase:<10}", _LABEL),
+                (f"{_SHORT.get(phase, phase):<10}", _LABEL),
                 (glyphs.bar * done, COLORS[phase]),
                 (glyphs.rest * (room - done), _DIM),
                 (f" {share:4.0%}", _VALUE),

@@ -75,6 +75,7 @@ class Report:
         metrics["time/wall"] = self.wall
         metrics["time/steps_per_second"] = (self.trainer.steps - self.steps) / seconds
         metrics.update(shares(spent))
+        metrics.update({f"time/{name}": waited / seconds for name, waited in self.trainer.source.waited().items()})
         metrics.update(self.system.sample())
         metrics.update(self.trainer.source.measured())
         self.steps = self.trainer.steps

@@ -26,6 +26,7 @@ PHASES = {
     "inference": "choosing actions",
     "copy": "moving observations and actions between buffers and devices",
     "rollout": "stepping environments and choosing actions, both on the GPU",
+    "wait_rollout": "waiting for the batch that is played meanwhile",
     "advantage": "computing advantages and targets",
     "update": "losses, gradients and optimizer steps",
     "other": "everything else: logging, checkpoints, evaluation",
@@ -55,6 +56,8 @@ METRICS: dict[str, Metric] = {
     "loss/entropy": Metric("nats", "mean entropy of the policy over unmasked rows"),
     "loss/kl": Metric("nats", "estimate of KL(old || new): the mean of ratio - 1 - log(ratio)"),
     "loss/clip_fraction": Metric("share", "rows whose probability ratio lies outside the clip range"),
+    "loss/imitation": Metric("nats", "mean of -log p of what was done, on recorded rows"),
+    "loss/critic": Metric("", "mean squared error of the critics, towards what they learn towards"),
     "loss/q": Metric("", "mean of what the critics say of the actions in the minibatches"),
     "loss/temperature": Metric("reward per nat", "what entropy counts for, as it is learned"),
     "loss/explained_variance": Metric(
@@ -97,11 +100,15 @@ METRICS: dict[str, Metric] = {
     "self_play/games": Metric("games", "against earlier versions that ended in the last batch"),
     "self_play/opponents": Metric("", "earlier versions in the pool"),
     "learning_rate": Metric("", "of the last optimizer step"),
+    "policy/lag": Metric("updates", "between the weights that played the last batch and those that learned from it"),
     "time/wall": Metric("seconds", "since the run started, without the time between a stop and a resume", False),
     "time/steps_per_second": Metric("steps/s", "steps since the last line over the wall time since then", False),
     **{
         f"time/{name}": Metric("share", f"of the wall time since the last line: {text}", False) for name, text in PHASES.items()
     },
+    "time/wait_learner": Metric(
+        "share", "of the wall time since the last line in which the thread that plays waited for the learner", False
+    ),
     "nodes/lag": Metric("updates", "by which the policy that played was behind the one that learned", False),
     "nodes/alive": Metric("nodes", "of a cluster that played the last batch", False),
     "nodes/restarts": Metric("", "nodes, and workers and environments of theirs, that were lost and replaced so far", False),

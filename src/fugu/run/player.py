@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 
 from fugu.config import fitting
+from fugu.emulation.env import Rows
+from fugu.errors import ConfigError
 from fugu.rollout.acting import Carry
 from fugu.rollout.batch import seen_of
 from fugu.run.origin import refuse_other_spaces
@@ -18,14 +21,39 @@ from fugu.run.run import Run
 from fugu.run.scene import Scene, drawn
 from fugu.trainer import checkpoint
 from fugu.trainer.build import find_device, make_vec
+from fugu.trainer.config import TrainConfig
 from fugu.trainer.evaluate import Evaluation, evaluate
+
+
+@runtime_checkable
+class Asked(Protocol):
+    """An algorithm whose policy can be asked for a return."""
+
+    def ask(self, target: float) -> None: ...
+
+
+def config_to_play(
+    run: Run,
+    *,
+    num_envs: int,
+    seed: int,
+    env_kwargs: Mapping[str, Any] | None = None,
+    vectors: Mapping[str, Any] | None = None,
+) -> TrainConfig:
+    """Return the config of ``run`` for ``num_envs`` environments to play in, with settings that differ from the run's."""
+    run.gate.check_links()
+    changes = {"num_envs": num_envs, "batch_size": None, "num_workers": None, "compile": None, **(vectors or {})}
+    vector = dataclasses.replace(run.config.vector, **changes)
+    settings = {**run.config.env_kwargs, **fitting("env_kwargs", env_kwargs or {}, Mapping[str, Any])}
+    # the seed of this config is that of the actions drawn; the weights come from the checkpoint
+    return dataclasses.replace(run.config, vector=vector, minibatch=None, env_kwargs=settings, seed=seed)
 
 
 class Player:
     """The checkpoint ``which`` of ``run`` (``latest``, ``best`` or its step), and ``num_envs`` environments of its kind.
 
     ``seed`` decides what the environments do and which actions are drawn. ``render``: make the environments so that they can be
-    drawn. ``env_kwargs`` are settings of the environment that differ from the run's.
+    drawn. ``env_kwargs`` are settings of the environment that differ from the run's, ``vectors`` of the vector env.
     """
 
     def __init__(
@@ -38,13 +66,11 @@ class Player:
         device: str | None = None,
         render: bool = False,
         env_kwargs: Mapping[str, Any] | None = None,
+        vectors: Mapping[str, Any] | None = None,
     ) -> None:
         self.carried: Carry | None = None
-        run.gate.check_links()
-        vector = dataclasses.replace(run.config.vector, num_envs=num_envs, batch_size=None, num_workers=None, compile=None)
-        settings = {**run.config.env_kwargs, **fitting("env_kwargs", env_kwargs or {}, Mapping[str, Any])}
-        # the seed of this config is that of the actions drawn; the weights come from the checkpoint
-        config = dataclasses.replace(run.config, vector=vector, minibatch=None, env_kwargs=settings, seed=seed)
+        config = config_to_play(run, num_envs=num_envs, seed=seed, env_kwargs=env_kwargs, vectors=vectors)
+        settings = config.env_kwargs
         self.config, self.seed = config, seed
         self.device = find_device(device or "cpu")
         path = checkpoint.find(run.folder.checkpoints, which)
@@ -61,6 +87,14 @@ class Player:
         except BaseException:
             self.vec.close()
             raise
+
+    def ask(self, target: float) -> None:
+        """Ask the policy for this return from now on."""
+        if not isinstance(self.algorithm, Asked):
+            raise ConfigError(
+                f"{self.config.algorithm} cannot be asked for a return; a Decision Transformer can: --algorithm dt"
+            )
+        self.algorithm.ask(target)
 
     def evaluate(self, episodes: int, *, greedy: bool = False) -> Evaluation:
         return evaluate(
@@ -86,6 +120,21 @@ class Player:
                 acted = self.algorithm.act(seen)
             carry = self.carried = acted.carry
             scene.step(acted.env_action.cpu().numpy())
+
+    def acts(self, *, greedy: bool = False) -> Callable[[Rows], np.ndarray]:
+        """Return a function from the rows that wait to actions, which keeps what the policy takes along."""
+        carry, generator = None, torch.Generator(self.device).manual_seed(self.seed)
+
+        def act(rows: Rows) -> np.ndarray:
+            nonlocal carry
+            seen = seen_of(rows, carry, self.device, training=False)
+            seen.greedy, seen.generator = greedy, generator
+            with torch.no_grad():
+                acted = self.algorithm.act(seen)
+            carry = acted.carry
+            return acted.env_action.cpu().numpy()
+
+        return act
 
     def __enter__(self) -> Player:
         return self

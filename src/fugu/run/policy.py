@@ -23,7 +23,7 @@ from fugu.policy.central import Actors
 from fugu.policy.shown import ActionDistribution
 from fugu.policy.world import World
 from fugu.rollout.acting import Act, Carry, Seen, forms_of
-from fugu.rollout.envs import untouched
+from fugu.rollout.envs import OneEnv, untouched
 from fugu.run import restore
 from fugu.run.observed import Observed, Reader
 from fugu.run.quick import quick_of
@@ -69,7 +69,7 @@ class Policy:
         self.observation_space, self.action_space = self.spec.observation_space, self.spec.action_space
         self.agents = self.spec.agents
         """names of the agents; empty where they have none"""
-        self.algorithm = restore.restored(run.config, restore.OneEnv(self.spec), self.device, saved).requires_grad_(False)
+        self.algorithm = restore.restored(run.config, OneEnv(self.spec), self.device, saved).requires_grad_(False)
         self.network = self.algorithm.policy
         self._reader = Reader(self.spec)
         self._generator = torch.Generator(self.device).manual_seed(1)
@@ -82,9 +82,10 @@ class Policy:
 
     # --- acting ---
 
-    def __call__(self, obs: Any, action_mask: Any = None, *, deterministic: bool = True) -> Any:
+    def __call__(self, obs: Any, action_mask: Any = None, *, reward: Any = None, deterministic: bool = True) -> Any:
         """Return the action on ``obs``. ``action_mask`` says which choices are allowed; ``deterministic`` takes the most probable
-        action instead of drawing one.
+        action instead of drawing one. ``reward`` is what the action before brought, one number or one per observation: a Decision
+        Transformer needs it.
 
         A recurrent policy remembers what it saw before, until ``reset()``.
         """
@@ -98,7 +99,7 @@ class Policy:
         if self._forgetful:
             return self._reader.shown(self._act(given, None, given.here, deterministic).env_action, given)
         rows, first = self._continued(given)
-        acted = self._act(given.with_rows(rows), self._memory, first, deterministic)
+        acted = self._act(given.with_rows(rows), self._memory, first, deterministic, reward=reward)
         self._memory, self._rows = acted.carry, rows
         assert self._started is not None
         self._started |= given.here
@@ -122,6 +123,7 @@ class Policy:
         episode_start: Any = None,
         action_mask: Any = None,
         deterministic: bool = True,
+        reward: Any = None,
     ) -> tuple[Any, State | None]:
         """Return the action on ``obs`` and the memory after it, and keep nothing.
 
@@ -135,7 +137,8 @@ class Policy:
         given = self._reader.read(obs, action_mask)
         if not len(given.rows):
             return self._reader.nothing(given), state
-        acted = self._act(given, self._carry(state, given), given.starts(episode_start, state is None), deterministic)
+        first = given.starts(episode_start, state is None)
+        acted = self._act(given, self._carry(state, given), first, deterministic, reward=reward)
         after = None if acted.carry is None else tuple(acted.carry[name].cpu().numpy().copy() for name in self._forms)
         return self._reader.shown(acted.env_action, given), after
 
@@ -192,11 +195,21 @@ class Policy:
     # --- inside ---
 
     def _act(
-        self, given: Observed, carry: Carry | None, first: np.ndarray, greedy: bool, generator: torch.Generator | None = None
+        self,
+        given: Observed,
+        carry: Carry | None,
+        first: np.ndarray,
+        greedy: bool,
+        generator: torch.Generator | None = None,
+        reward: Any = None,
     ) -> Act:
         self._check_team(given)
+        seen = self._seen(given, carry, first, greedy, generator)
+        if reward is not None:
+            numbers = np.broadcast_to(np.asarray(reward, np.float32), (len(given.rows),))
+            seen.reward = self._tensor(numbers.copy())
         with torch.inference_mode():
-            return self.algorithm.act(self._seen(given, carry, first, greedy, generator))
+            return self.algorithm.act(seen)
 
     def _seen(
         self, given: Observed, carry: Carry | None, first: np.ndarray, greedy: bool, generator: torch.Generator | None = None

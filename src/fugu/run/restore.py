@@ -27,15 +27,6 @@ from fugu.trainer.config import TrainConfig
 from fugu.trainer.state import load_for_playing
 
 
-class OneEnv:
-    """The agents of one environment that is not there."""
-
-    def __init__(self, spec: EnvSpec) -> None:
-        self.spec, self.num_agents = spec, spec.num_agents
-        self.observation_space, self.action_space = spec.observation_space, spec.action_space
-        self.env_agents = [slice(0, spec.num_agents)]
-
-
 def find(text: str | Path, which: str | int, runs: str | Path, **code: Any) -> tuple[Run, Path]:
     """Return the run that ``text`` means and the checkpoint ``which`` of it; ``text`` may also be the folder of a checkpoint. ``code``
     goes to ``Run``."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fugu.data.tape import Tape
 from fugu.emulation.build import is_built
 from fugu.emulation.native import is_name
 from fugu.errors import ConfigError, EnvError, FuguError
@@ -37,26 +38,40 @@ class Moment:
 
 
 class Scene:
-    def __init__(self, vec: VecEnv, seed: int) -> None:
-        self.vec = vec
+    """``tape``: what records the episodes, if anything does."""
+
+    def __init__(self, vec: VecEnv, seed: int, tape: Tape | None = None) -> None:
+        self.vec, self._tape = vec, tape
         vec.reset(seed)
+        if tape is not None:
+            tape.see(vec.rows.columns)
         self.moment: Moment
         self._start(1)
 
     def step(self, action: np.ndarray) -> None:
         """Act on the current rows; after an ending this starts the next episode, whatever the action."""
         if self.moment.over:
-            self.vec.step(action)  # the row after an ending: the environment starts anew
+            self._step(action)  # the row after an ending: the environment starts anew
             self._start(self.moment.episode + 1)
             return
         acted = np.array(action)  # the caller may write the next action into the same array
-        _, reward, terminated, truncated, _ = self.vec.step(action)
+        reward, terminated, truncated = self._step(action)
         rows = self.vec.rows
         self._there |= rows.mask | rows.first
         self._ended |= terminated | truncated
         gained, before = float(reward.sum()), self.moment
         over = bool(self._ended[self._there].all())
         self.moment = Moment(before.episode, before.step + 1, acted, gained, before.total + gained, over)
+
+    def _step(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        _, reward, terminated, truncated, infos = self.vec.step(action)
+        if self._tape is not None:
+            rows = self.vec.rows
+            self._tape.took(action, rows.columns, infos)
+            self._tape.see(rows.columns)
+            if terminated.any() or truncated.any():
+                self._tape.empty()
+        return reward, terminated, truncated
 
     def _start(self, episode: int) -> None:
         rows = self.vec.rows

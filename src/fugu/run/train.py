@@ -7,6 +7,7 @@ import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -18,6 +19,7 @@ from fugu.errors import ConfigError
 from fugu.gpu import failure
 from fugu.presets import preset
 from fugu.run import store
+from fugu.run.begun import policy_of
 from fugu.run.config_file import from_file
 from fugu.run.given import announce, by_name, codes, fitted, flags, look, refuse_other_count, refuse_other_env
 from fugu.run.label import Label, checked_name, checked_tags
@@ -25,8 +27,10 @@ from fugu.run.live import attend
 from fugu.run.origin import note_origin, refuse_other_spaces, renew_origin
 from fugu.run.output import kept_output
 from fugu.run.run import Run
+from fugu.run.several import accompany, beside, earlier, here, joined, note_job
 from fugu.run.timer import Timer
 from fugu.run.trust import ASKED, SERVICE
+from fugu.together import first_says, launched
 from fugu.trainer import checkpoint
 from fugu.trainer.build import make_trainer
 from fugu.trainer.callbacks import Callbacks
@@ -74,15 +78,19 @@ def train(
     label = Label(tags=checked_tags(tags))
     if isinstance(config, str | Path):
         config = _of_file(config, env, settings, trust_code)
-    config = _settled(env, config, settings, seeds)
+    config = _settled(env, config, settings, seeds, runs)
     if seeds is None:
         return begin(config, Path(runs), name, label, watching)
+    if config.ranks.processes > 1 or (launched() or 1) > 1:
+        raise ConfigError("--seeds trains one run after the other, each in one process; leave --seeds or --processes out")
     from fugu.run.seeds import train_seeds
 
     return train_seeds(config, seeds, name, label, Path(runs), partial(begin, root=Path(runs), watching=watching))
 
 
-def _settled(env: Any, config: TrainConfig | None, settings: dict[str, Any], seeds: Any) -> TrainConfig:
+def _settled(
+    env: Any, config: TrainConfig | None, settings: dict[str, Any], seeds: Any, runs: str | Path = "runs"
+) -> TrainConfig:
     """Return the config of what ``train`` was called with."""
     named, settings = by_name("cartpole" if env is None else env, settings)
     if config is None:
@@ -101,6 +109,7 @@ def _settled(env: Any, config: TrainConfig | None, settings: dict[str, Any], see
         config = override(config, {"env": named})
     if "algorithm" in settings:
         config = with_algorithm(config, from_anywhere(fitting("algorithm", settings.pop("algorithm"), str)))
+    config, settings = _begun(config, settings, runs)
     refuse_unread(config, settings)
     if seeds is not None and not hasattr(seeds, "__index__") and "seed" in settings:
         raise ConfigError(f"seeds={seeds!r:.60} and seed={settings['seed']!r:.60}: which of the two? Leave one out")
@@ -113,25 +122,49 @@ def _settled(env: Any, config: TrainConfig | None, settings: dict[str, Any], see
     return config
 
 
+def _begun(config: TrainConfig, settings: dict[str, Any], runs: str | Path) -> tuple[TrainConfig, dict[str, Any]]:
+    """Return config and settings of a run that may begin with the policy of another: then its network is that of the other."""
+    section = settings.get("policy")
+    inside = section if isinstance(section, Mapping) and "start" in section else {}
+    text = inside["start"] if inside else settings.get("policy.start", config.policy.start)
+    policy = policy_of(text, runs) if isinstance(text, str) else None
+    if policy is None:
+        return config, settings
+    settings = {name: value for name, value in settings.items() if name != "policy.start"}
+    if inside:
+        settings["policy"] = {name: value for name, value in inside.items() if name != "start"}
+    return replace(config, policy=policy), settings
+
+
 def begin(config: TrainConfig, root: Path, name: str | None, label: Label, watching: Callbacks) -> Run:
     """Train a new run in ``root`` with a settled config, and let ``watching`` see it."""
+    config, ranks = joined(config)
     text = to_toml(config)  # refuses what could not be read back
+    if (before := earlier(root, ranks[0].rank == 0)) is not None:  # one of the processes had ended
+        run = Run(before, **codes(config))
+        go_on(run, {"ranks.processes": config.ranks.processes}, watching)
+        return run
+    if ranks[0].rank:
+        return Run(accompany(config, ranks), **codes(config))
     if name is not None:
         store.refuse_taken(root, name)
     with ExitStack() as stack:
         stack.enter_context(failure.explained())
         output = stack.enter_context(kept_output(config.log))  # before there are workers, which print where they began
         timer = Timer()
-        trainer = make_trainer(config, clock=timer)
+        trainer = make_trainer(here(config), clock=timer, ranks=ranks[0])
         stack.callback(trainer.close)
         trainer.watch(watching)
         folder = store.create(root, env_name(config), name, label)
         stack.callback(folder.discard_if_empty)
         stack.enter_context(folder.lock())
         files.write(folder.config, text)
+        note_job(folder)
         announce(config, folder, trainer.source.note)
         note_origin(folder, config, trainer.source.vec)
         trainer.folder = folder.checkpoints
+        first_says((str(folder.path), None))
+        stack.enter_context(beside(config, ranks, None))
         trainer.start()
         return attend(Run(folder, **codes(config)), trainer, timer, output)
 
@@ -189,21 +222,27 @@ def go_on(run: Run, changes: Mapping[str, Any], watching: Callbacks) -> str | No
     """Train on, and let ``watching`` see it. Returns why there was nothing to do, or None."""
     refuse_unread(run.config, changes)
     config = _with_whole_sink(run.with_config(changes))
+    config, ranks = joined(config)
     given = ask(run, config)
     run.gate.check_links()
     refuse_other_env(run.gate, run.config)
     refuse_other_run(run.config, config)
+    if ranks[0].rank:
+        accompany(config.from_checkpoint(), ranks)
+        return None
     with ExitStack() as stack:
         stack.enter_context(failure.explained())
         stack.enter_context(run.folder.lock())
         path = checkpoint.find(run.folder.checkpoints, "latest", whole=True)
         output = stack.enter_context(kept_output(config.log))
         timer = Timer()
-        trainer = make_trainer(config.from_checkpoint(), run.folder.checkpoints, timer)
+        trainer = make_trainer(here(config.from_checkpoint()), run.folder.checkpoints, timer, ranks[0])
         stack.callback(trainer.close)
         trainer.watch(watching)
         if "env" in run.given:
             refuse_other_spaces(run.folder, trainer.source.vec)
+        first_says((str(run.path), path))
+        stack.enter_context(beside(config.from_checkpoint(), ranks, path))
         trainer.load(path)
         if trainer.finished:
             return _done(run, trainer)

@@ -25,7 +25,8 @@ from fugu.errors import ConfigError, GpuError
 from fugu.native import keep_freed_memory, set_threads
 from fugu.policy.normalize import RunningMoments
 from fugu.ranks import ALONE, Ranks
-from fugu.rollout.envs import Envs
+from fugu.rollout.ahead import Ahead
+from fugu.rollout.envs import Envs, OneEnv
 from fugu.rollout.source import Source
 from fugu.trainer import checkpoint
 from fugu.trainer.config import TrainConfig
@@ -35,6 +36,7 @@ from fugu.trainer.imitation import learn_examples
 from fugu.trainer.loop import Trainer
 from fugu.trainer.memory import MANY, check_memory, check_network
 from fugu.trainer.precision import check_policy, check_precision
+from fugu.trainer.recordings import recordings, refuse_other_env, unknown
 from fugu.vector.config import VectorConfig, usable_cores
 from fugu.vector.device import DeviceVec
 from fugu.vector.vecenv import VecEnv
@@ -56,14 +58,20 @@ def make_trainer(
     torch.set_num_threads(1)  # weights then start alike on any number of cores, and without waiting for threads to start
     if device.type == "cuda":
         torch.set_float32_matmul_precision("highest" if config.precision == "float32" else "high")
-    vec = _vec_on_nodes(config, ranks) or _vec_on_device(config, device) or make_vec(config)
+    data = recordings(config)
+    if data is not None:
+        vec: Any = OneEnv(data.spec)
+    else:
+        vec = _vec_on_nodes(config, ranks) or _vec_on_device(config, device) or make_vec(config)
+    evaluator = None
     try:
-        if not isinstance(vec, DeviceVec) and device.type == "cpu":  # otherwise batches are in the memory of the GPU
+        if not isinstance(vec, DeviceVec | OneEnv) and device.type == "cpu":  # otherwise batches are in the memory of the GPU
             check_memory(config, vec)
         algorithm = make_algorithm(config, vec, device, ranks, lambda policy: make_ready(policy, vec, config))
         whole = fuse(algorithm, config, vec)
         envs = Envs(
             vec=vec,
+            data=data,
             horizon=config.horizon,
             passes=config.passes,
             minibatch=config.minibatch,
@@ -71,15 +79,27 @@ def make_trainer(
             clock=clock,
             name=config.algorithm,
             whole=whole,
+            overlap=config.overlap,
             fleet=_fleet(config, vec, ranks, clock) if config.rollout.nodes is not None else None,
         )
         try_algorithm(algorithm, config.algorithm, envs)
         source = source_of(algorithm, config.algorithm, envs)
-        evaluator = None if config.eval.every is None else Evaluator(config, algorithm, lambda small: make_vec(small))
+        if config.overlap and not isinstance(source, Ahead) and not isinstance(getattr(source, "inner", None), Ahead):
+            raise ConfigError(
+                f"--overlap: {config.algorithm} brings a source of its own, which plays as it likes; leave it out"
+            )
+        alone = config.eval.every is None or ranks.rank > 0  # one of them evaluates
+        evaluator = None if alone else Evaluator(config, algorithm, lambda small: make_vec(small))
+        if data is not None and evaluator is not None:
+            refuse_other_env(data, evaluator.open().spec)
+        elif data is not None:
+            source.note = unknown(config)
         env = spec_to_json(vec.spec)
         return Trainer(config, source, algorithm, folder=folder, clock=clock, ranks=ranks, evaluate=evaluator, env=env)
     except BaseException:
         vec.close()
+        if evaluator is not None:
+            evaluator.close()
         raise
 
 
@@ -129,11 +149,11 @@ def make_algorithm(
     return algorithm
 
 
-def make_ready(policy: nn.Module, vec: VecEnv | DeviceVec, config: TrainConfig) -> None:
+def make_ready(policy: nn.Module, vec: VecEnv | DeviceVec | OneEnv, config: TrainConfig) -> None:
     """Check a new policy, give it its threads, and teach it from examples."""
     check_policy(config.precision, policy)
     _share_out(config.threads or usable_cores(), policy)
-    if config.imitation.examples:
+    if config.imitation.examples and not isinstance(vec, OneEnv):
         learn_examples(policy, vec, config.imitation, seed=config.seed)
 
 

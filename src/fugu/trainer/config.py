@@ -21,11 +21,11 @@ from fugu.config import SEEDS, field_paths, find_field, fixed, read_toml, refuse
 from fugu.emulation.place import cached_by_meaning
 from fugu.errors import ConfigError
 from fugu.policy.config import PolicyConfig
-from fugu.rollout.config import RolloutConfig
-from fugu.trainer.config_parts import CheckpointConfig, EvalConfig, ImitationConfig, LogConfig, OptimizerConfig
+from fugu.rollout.config import DataConfig, RolloutConfig
+from fugu.trainer.config_parts import CheckpointConfig, EvalConfig, ImitationConfig, LogConfig, OptimizerConfig, RanksConfig
 from fugu.vector.config import VectorConfig, nearest_divisor
 
-__all__ = ["CheckpointConfig", "EvalConfig", "ImitationConfig", "LogConfig", "OptimizerConfig", "TrainConfig"]
+__all__ = ["CheckpointConfig", "EvalConfig", "ImitationConfig", "LogConfig", "OptimizerConfig", "RanksConfig", "TrainConfig"]
 
 MOST = {"epochs": 1_000_000, "threads": 4096}
 """greatest values of what takes time, or stands ready, without taking memory first"""
@@ -40,14 +40,16 @@ class TrainConfig:
     algorithm: str = fixed("ppo")
     """Algorithm: ppo, a2c (the simplest actor-critic), sac (learns from each row many times), dreamer (learns a model of the world, and
     inside it), safe_ppo (limits on the cost of episodes), mappo (teams, with a critic that sees more than the actors), grpo (compares
-    episodes that began alike), token_ppo (texts, with a value for every token), self_play (against earlier versions), or one of your
-    own: file.py:Class or module:Class"""
+    episodes that began alike), token_ppo (texts, with a value for every token), self_play (against earlier versions); from recorded
+    episodes: bc (does what was done), dt (reaches the return it is told), iql (learns what was worth doing), td3bc (the same for
+    numbers); or one of your own: file.py:Class or module:Class"""
     env_kwargs: Mapping[str, Any] = fixed(default_factory=dict)
     """Settings of the environment; --env.NAME VALUE on the command line. Lists in them become tuples"""
     seed: int = fixed(0)
     """Seed of everything random: weights, actions, order of minibatches, environments"""
     steps: int = 1_000_000
-    """Steps to train for, counted over all agents; the run ends after the batch that reaches them"""
+    """Steps to train for, counted over all agents, or gradient steps where recorded episodes are learned from; the run ends after the
+    batch that reaches them"""
     target: float | None = None
     """Score at which training stops: the mean return of the last 100 episodes, or of an evaluation with --eval.every; in self-play the
     rating. Limits on costs must be kept as well; none: no target"""
@@ -64,6 +66,9 @@ class TrainConfig:
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
     """Precision of matrix products: float32, tf32 (10 bits of mantissa; GPUs) or bf16 (7 bits; also CPUs that support it, where
     torch computes the network, as for images); auto: tf32 on a GPU, float32 on a CPU"""
+    overlap: bool = fixed(False)
+    """Play the next batch while the one before it is learned from, with weights one update old. Pays where environments wait (for a
+    sandbox, a network, another process) or a GPU learns; not where both share the same cores"""
     threads: int | None = None
     """Threads that compute the policy; none: one per usable core"""
     vector: VectorConfig = field(default_factory=lambda: VectorConfig(num_envs=64))
@@ -80,6 +85,8 @@ class TrainConfig:
     """Times at which the run is saved"""
     eval: EvalConfig = field(default_factory=EvalConfig)
     """Evaluation during training"""
+    ranks: RanksConfig = field(default_factory=RanksConfig)
+    """Processes that learn together"""
     log: LogConfig = field(default_factory=LogConfig)
     """Destinations of metrics, and the terminal's board"""
 
@@ -205,6 +212,11 @@ def member(algorithm: str) -> type[TrainConfig]:
     made.append(("algorithm", str, fixed(algorithm)))
     space = {"_made": True, "__doc__": TrainConfig.__doc__, "__module__": __name__}
     return dataclasses.make_dataclass("TrainConfig", made, bases=(TrainConfig,), namespace=space, frozen=True, kw_only=True)
+
+
+def learns_from_data(algorithm: str) -> bool:
+    """Return whether an algorithm learns from recorded episodes alone: one with a section ``data`` does."""
+    return sections(algorithm).get("data") is DataConfig
 
 
 def with_algorithm(config: TrainConfig, algorithm: str) -> TrainConfig:

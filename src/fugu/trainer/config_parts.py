@@ -124,6 +124,34 @@ class EvalConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RanksConfig:
+    """Processes that learn together, each with its own environments and all with the same weights."""
+
+    processes: int = 1
+    """Processes to start on this machine, each with as many environments and as large minibatches as the settings say; under torchrun
+    as many as it has started, on all machines"""
+    mode: Literal["all_reduce", "exact"] = "all_reduce"
+    """Order in which gradients and statistics are added: all_reduce (the fastest) or exact (always the same for a number of shards,
+    however many processes share them out)"""
+    shards: int | None = None
+    """Learners in all, for ranks.mode=exact; a multiple of the processes. None: one for each process"""
+    timeout: float = 300.0
+    """Seconds that a process waits for the others, which may be evaluating or saving meanwhile, until the training ends"""
+
+    def __post_init__(self) -> None:
+        for name in ("processes", "shards"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= 4096:
+                raise ConfigError(f"ranks.{name}={value} must be from 1 to 4096")
+        if self.mode not in ("all_reduce", "exact"):
+            raise ConfigError(f"ranks.mode={self.mode!r} must be one of all_reduce, exact")
+        if self.shards is not None and self.mode != "exact":
+            raise ConfigError(f"ranks.shards={self.shards} is for --ranks.mode exact")
+        if not self.timeout > 0:
+            raise ConfigError(f"ranks.timeout={self.timeout} must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
 class LogConfig:
     """Destinations of metrics, and the terminal's board. metrics.jsonl and timing.jsonl are always written."""
 

@@ -262,16 +262,19 @@ class Evaluator:
 
     def __call__(self, stop: Callable[[], bool] = bool) -> Evaluation:
         """Play the episodes that the config asks for: the same starts and the same luck each time."""
-        c = self._config.eval
-        if self._vec is None:
-            vector = replace(
-                self._config.vector, num_envs=min(c.episodes, MOST), batch_size=None, num_workers=None, compile=None
-            )
-            self._vec = self._make(replace(self._config, vector=vector, minibatch=None, device="cpu", precision="auto"))
+        c, vec = self._config.eval, self.open()
         algorithm, seed = self._algorithm, (self._config.seed + APART) % SEEDS
         with untouched(algorithm):
             settings: Any = {"greedy": c.greedy, "device": algorithm.device, "stop": stop}
-            return evaluate(self._vec, algorithm.act, episodes=c.episodes, seed=seed, **settings)
+            return evaluate(vec, algorithm.act, episodes=c.episodes, seed=seed, **settings)
+
+    def open(self) -> VecEnv:
+        """Return the environments, which are made at the first call."""
+        if self._vec is None:
+            num_envs = min(self._config.eval.episodes, MOST)
+            vector = replace(self._config.vector, num_envs=num_envs, batch_size=None, num_workers=None, compile=None)
+            self._vec = self._make(replace(self._config, vector=vector, minibatch=None, device="cpu", precision="auto"))
+        return self._vec
 
     def close(self) -> None:
         if self._vec is not None:

@@ -8,13 +8,14 @@ from fugu.algorithm.contract import Algorithm
 from fugu.algorithm.parts.soft import soft_losses
 from fugu.errors import ConfigError
 from fugu.rollout.device import Whole
+from fugu.rollout.envs import OneEnv
 from fugu.trainer.config import TrainConfig
 from fugu.vector.device import DeviceVec
 from fugu.vector.device_native import NativeDevice
 from fugu.vector.vecenv import VecEnv
 
 
-def fuse(algorithm: Algorithm, config: TrainConfig, vec: VecEnv | DeviceVec) -> Whole | None:
+def fuse(algorithm: Algorithm, config: TrainConfig, vec: VecEnv | DeviceVec | OneEnv) -> Whole | None:
     """Let PPO and SAC of a small network learn in a few kernels. Returns a function that plays a whole horizon in one kernel, if there
     is one."""
     from fugu.algorithm.sac import SAC

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from fugu.rollout.source import Stopped
+from fugu.together import speaking
 
 PATIENCE_S = 2.0
 """longest time a phase may go on after the signal"""
@@ -128,11 +129,11 @@ class Interrupt:
         if self.asked is not None:
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
-            if self._phase == "rollout" and self.overdue():
+            if self._phase == "rollout" and self.overdue() and not speaking():
                 raise Stopped
             return
         self.asked, self._asked_at = number, time.monotonic()
-        if self._phase == "rollout" and self._too_long():
+        if self._phase == "rollout" and self._too_long() and not speaking():
             raise Stopped
         # an environment that hangs now would not return to be asked: remind ourselves
         self._reminder = threading.Timer(PATIENCE_S + 0.1, os.kill, (os.getpid(), signal.SIGTERM))

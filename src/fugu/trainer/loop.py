@@ -20,6 +20,7 @@ from fugu.algorithm.contract import Algorithm
 from fugu.algorithm.setup import Seeds
 from fugu.errors import CallOrderError, EnvError, FuguError
 from fugu.ranks import ALONE, Ranks
+from fugu.rollout.agreed import agreed
 from fugu.rollout.source import Source, Stopped
 from fugu.trainer import checkpoint
 from fugu.trainer.callbacks import Callbacks
@@ -28,8 +29,8 @@ from fugu.trainer.config import TrainConfig
 from fugu.trainer.diverged import Diverged
 from fugu.trainer.evaluate import Evaluation, Evaluator
 from fugu.trainer.interrupt import Interrupt
-from fugu.trainer.sound import check_state
-from fugu.trainer.state import OWN, REPLAY, load_own_state, load_state, own_state, saved_state
+from fugu.trainer.saving import EVALUATIONS, RETURNS, load, write
+from fugu.trainer.state import load_own_state, own_state, saved_state
 from fugu.trainer.update import Clock, Update
 
 FEWEST = 10
@@ -43,9 +44,6 @@ MOST_EMPTY = 100
 
 MAX_FAILURES = 3
 """checkpoints in a row that may fail before training stops"""
-
-RETURNS, EVALUATIONS = "returns", "evaluations"
-"""what checkpoints are compared by: the returns of training, or evaluations"""
 
 Report = Callable[[dict[str, float]], None]
 
@@ -67,7 +65,9 @@ class Trainer:
         the environments (``emulation/spec_json.py``)."""
         self.config, self.source, self.algorithm, self.ranks = config, source, algorithm, ranks
         self.folder = folder
-        """folder of the checkpoints; None: nowhere"""
+        """folder of the checkpoints; None: nowhere, or another rank writes them"""
+        self._saves: bool | None = None
+        """whether any rank has such a folder; asked when training begins"""
         self.clock: Clock = clock or nullcontext  # type: ignore[assignment]
         self.seeds = Seeds(run=config.seed, ranks=ranks)
         self.engine = Update(config, source, algorithm, seed=self.seeds.minibatches, clock=self.clock, ranks=ranks)
@@ -77,13 +77,15 @@ class Trainer:
         """does one update, or several if nothing needs the host; returns the metrics since the last time"""
         self.best: float | None = None
         self.score = self.engine.score
-        self._evaluate, self._env = evaluate, env
+        self._evaluate, self.env = evaluate, env
         self.evaluated: float | None = None
         """mean return of the last evaluation"""
-        self._evaluated_at = 0
+        self.evaluated_at = 0
         """updates when that was"""
         self.callbacks = Callbacks()
         """who is told of updates, evaluations and checkpoints"""
+        self._watched = False
+        """whether any rank has callbacks; asked when training begins"""
         self.ended = False  # by a callback
         self._started = 0
         """updates when the environments were last started anew"""
@@ -104,7 +106,7 @@ class Trainer:
             warn_attended(config.algorithm, algorithm.enough)
 
     @property
-    def _best_by(self) -> str:
+    def best_by(self) -> str:
         """Return what checkpoints are compared by."""
         return RETURNS if self.config.eval.every is None else EVALUATIONS
 
@@ -151,6 +153,8 @@ class Trainer:
 
     def run(self, report: Report, interrupt: Interrupt) -> None:
         """Train until the steps are done, the target is reached, or ``interrupt`` asks to end; then save."""
+        self._saves = self.ranks.any(self.folder is not None)
+        self._watched = self.ranks.any(bool(self.callbacks))
         while not self.finished and not self.ranks.any(bool(interrupt.asked)):
             before = own_state(self.algorithm)  # for a rollout that is given up
             learned, updates = self.engine.learned, self.updates
@@ -172,7 +176,9 @@ class Trainer:
                 raise
             except (Diverged, KeyboardInterrupt):
                 raise
-            except BaseException:  # a network of the user's own may raise anything
+            except BaseException as error:  # a network of the user's own may raise anything
+                if self.ranks.size > 1 and not getattr(error, "agreed", False):  # the others would not save
+                    raise
                 with suppress(Exception):  # the reason why training ended matters more
                     self._save_unfinished(before)
                 raise
@@ -188,11 +194,14 @@ class Trainer:
     def _tell(self, metrics: dict[str, float], found: Evaluation | None, report: Report, interrupt: Interrupt) -> None:
         """Report an update, with what callbacks log of it; one of them may end the training. Looks that the clock decided are not
         told to them, so that what they do does not hang on it."""
-        if not self.callbacks or (self.unattended is not None and not self.unattended.at_look):
+        if not self._watched or (self.unattended is not None and not self.unattended.at_look):
             report(metrics)
             return
         try:
-            self.ended = self.ranks.any(self.callbacks.updated(metrics, found))
+            asked = agreed(self.ranks, lambda: bool(self.callbacks) and self.callbacks.updated(metrics, found))
+            self.ended = self.ranks.any(asked)
+            if self.ranks.size > 1:
+                self.engine.optimizer.set_own_rate(self.ranks.broadcast(self.learning_rate))
         except BaseException as error:  # of Ctrl-C only a second one to this training ends it without saving
             if self.saved_step != self.steps and (isinstance(error, Exception) or not interrupt.asked):
                 with suppress(Exception):  # the reason why training ended matters more
@@ -242,11 +251,11 @@ class Trainer:
             return True
         if self.config.target is None:
             return False
-        merit = self._merit
+        merit = self.merit
         return merit is not None and merit >= self.config.target
 
     @property
-    def _merit(self) -> float | None:
+    def merit(self) -> float | None:
         """Return what the target is compared with; None as long as there is no such number."""
         mean = self.score.value if self.config.eval.every is None else self.evaluated
         return None if mean is None else self.algorithm.merit(mean, {})
@@ -254,24 +263,30 @@ class Trainer:
     def _evaluation(self, interrupt: Interrupt) -> Evaluation | None:
         """Evaluate if it is due, which the config alone decides, and at the end."""
         every = self.config.eval.every
-        if every is None or self._evaluate is None or interrupt.asked:
+        if every is None or (self.unattended is not None and not self.unattended.at_look):
             return None
-        if self.unattended is not None and not self.unattended.at_look:
+        if self.updates // every == self.evaluated_at // every and self.steps < self.config.steps:
             return None
-        if self.updates // every == self._evaluated_at // every and self.steps < self.config.steps:
+        found = self.ranks.broadcast(self._evaluated_now(interrupt) if self.ranks.rank == 0 else None)
+        if found is None:
+            return None
+        self.evaluated, self.evaluated_at = found.mean, self.updates
+        merit = self.algorithm.merit(found.mean, found.mean_costs)
+        if merit is not None and (self.best is None or merit > self.best) and self._keep_best(merit):
+            self.best = merit
+        return found
+
+    def _evaluated_now(self, interrupt: Interrupt) -> Evaluation | None:
+        """Play the episodes of an evaluation; on the first of several ranks. None if it was given up."""
+        if self._evaluate is None or interrupt.asked:
             return None
         try:
-            found = self._evaluate(lambda: bool(interrupt.asked))
+            return self._evaluate(lambda: bool(interrupt.asked))
         except Stopped:
             return None
         except FuguError as error:  # of its own environments; what was learned is as good as before
             warnings.warn(f"not evaluated after {self.updates} updates: {error}", RuntimeWarning, stacklevel=2)
             return None
-        self.evaluated, self._evaluated_at = self.ranks.broadcast(found.mean), self.updates
-        merit = self.algorithm.merit(self.evaluated, found.mean_costs)
-        if merit is not None and (self.best is None or merit > self.best) and self._keep_best(merit):
-            self.best = merit
-        return found
 
     def _keep_best(self, merit: float) -> bool:
         """Keep the policy that an evaluation found to be the best, in a separate folder: environments are left alone, so that
@@ -279,7 +294,7 @@ class Trainer:
         if self.folder is None:
             return True
         try:
-            state = {"steps": self.steps, "updates": self.updates, "best": merit, "env": self._env}
+            state = {"steps": self.steps, "updates": self.updates, "best": merit, "env": self.env}
             checkpoint.save(self.folder / checkpoint.BEST, self.steps, saved_state(self.algorithm), state, keep=1, best=True)
         except checkpoint.CheckpointError as error:
             warnings.warn(
@@ -301,44 +316,9 @@ class Trainer:
     def save(self, *, envs: bool = True, ending: bool = False, best: bool = True) -> None:
         """Write a checkpoint, which may be the ``best``. Environments that cannot be saved are restarted here as well as in the run
         that loads it, so that both go on alike; not if the run ends anyway."""
-        if self.folder is None:
-            if self.ranks.size > 1 and envs and not ending:
-                self._restart_unsaved()  # as on the rank that writes
+        if not (self.folder is not None if self._saves is None else self._saves):
             return
-        saved = self.source.snapshot() if envs else {}
-        tensors = {
-            **saved_state(self.algorithm),
-            "optimizer": self.engine.optimizer.state(),
-            "envs": saved,
-            "score": self.score.tensors(),
-        }
-        kept = self.source.kept()
-        if kept is not None:
-            tensors[REPLAY] = dict(kept.tensors)
-        tensors[OWN] = {**tensors[OWN], "minibatch_generator": self.engine.generator.get_state()}
-        state: dict[str, Any] = {
-            "steps": self.steps,
-            "learned": self.engine.learned,
-            "updates": self.updates,
-            "episodes": self.episodes,
-            "score": self.score.state(),
-            "best": self.best,
-            "best_by": self._best_by,
-            "evaluated": self.evaluated,
-            "evaluated_at": self._evaluated_at,
-            "restart_seed": None if saved else self._restart_seed,
-            "env": self._env,
-        }
-        if self.learning_rate is not None:
-            state["learning_rate"] = self.learning_rate
-        best = best and self.config.eval.every is None  # otherwise evaluations decide which one it is
-        merit = state["merit"] = self._merit
-        best = best and merit is not None and (self.best is None or merit > self.best)
-        if best:
-            state["best"] = merit
-        keep, pages = self.config.checkpoint.keep, () if kept is None else kept.pages
-        path = checkpoint.save(self.folder, self.steps, tensors, state, keep=keep, best=best, pages=pages)
-        self.saved_step, self.best = self.steps, state["best"]
+        path = write(self, envs=envs, best=best)
         self._saved_at = time.monotonic()
         if not ending and envs:
             self._restart_unsaved()
@@ -346,15 +326,17 @@ class Trainer:
             self.callbacks.saved(path, only_warn=not envs)
 
     @property
-    def _restart_seed(self) -> int:
+    def restart_seed(self) -> int:
+        """Return the seed of environments that start anew now."""
         return self.seeds.restart(self.steps)
 
     def _restart_unsaved(self) -> None:
         """Start environments anew that a checkpoint cannot hold; the same in every run, whether or not it was written."""
         if not self.source.can_snapshot:
-            self._restart(self._restart_seed)
+            self.start_anew(self.restart_seed)
 
-    def _restart(self, seed: int) -> None:
+    def start_anew(self, seed: int) -> None:
+        """Start all environments anew."""
         self.source.restart(seed)
         self.algorithm.restarted()
         self.score.restart()
@@ -374,27 +356,4 @@ class Trainer:
 
     def load(self, path: Path) -> None:
         """Go on from a checkpoint of a run with the same config."""
-        saved = checkpoint.load(path)
-        engine, state = self.engine, saved.state
-        with checkpoint.fitting_into(path):
-            check_state(state, saved.step)
-            own = dict(saved.tensors[OWN])
-            engine.generator.set_state(own.pop("minibatch_generator"))
-            load_state(self.algorithm, {**saved.tensors, OWN: own})
-            engine.optimizer.load_state(saved.tensors["optimizer"])
-            self.score.load(state.get("score"), saved.tensors.get("score", {}))
-        engine.steps, engine.updates, engine.episodes = state["steps"], state["updates"], state["episodes"]
-        engine.learned = state.get("learned", engine.steps)  # earlier versions counted these alone
-        self.best = state.get("best") if state.get("best_by", RETURNS) == self._best_by else None  # they cannot be compared
-        self.evaluated, self._evaluated_at = state.get("evaluated"), state.get("evaluated_at", state["updates"])
-        engine.optimizer.load_own_rate(state.get("learning_rate"), wanted=bool(self.callbacks))
-        self.saved_step = self.steps
-        if REPLAY in saved.tensors:
-            with checkpoint.fitting_into(path):
-                self.source.remember(saved.tensors[REPLAY], checkpoint.pages(path))
-        envs = saved.tensors.get("envs") or {}
-        if envs and self.source.can_snapshot and self.source.fits(envs):
-            with checkpoint.fitting_into(path):
-                self.source.restore(envs)
-        else:
-            self._restart(self._restart_seed if envs else state.get("restart_seed") or self._restart_seed)
+        load(self, path)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
 
@@ -19,6 +19,7 @@ from fugu.errors import ConfigError
 from fugu.gpu import use
 from fugu.ranks import ALONE, Ranks
 from fugu.rollout.acting import Actor
+from fugu.rollout.agreed import agreed
 from fugu.rollout.batch import Batch
 from fugu.rollout.source import Experience, Source
 from fugu.trainer.config import TrainConfig
@@ -64,18 +65,35 @@ class Update:
     def run(self, interrupt: Interrupt) -> dict[str, float]:
         """Do one update. Returns its metrics."""
         rate = self.optimizer.set_progress(self.progress)
-        with interrupt.hurry("rollout"):
-            experience = self.collect(interrupt.overdue)
-            self.score.see(experience)
-            batch = self.prepare(experience.batch, self.progress)
-        learned = self.ranks.sum(batch["mask"].sum())
+        experience, batch = self._ready(interrupt)
+        rows = torch.stack([torch.as_tensor(experience.rows, dtype=torch.int64).cpu(), batch["mask"].sum().cpu()])
+        rows = self.ranks.sum(rows)
         seen, last = Tally(), Tally()
         with self.clock("update"), interrupt.hurry("update") as hurry:
             last.add(self.learn(batch, self._watch(seen, hurry)))
-        self.steps += int(self.ranks.sum(torch.as_tensor(experience.rows)))
-        self.learned += int(learned)
+        steps, learned = rows.tolist()
+        self.steps += steps
+        self.learned += learned
+        lag = {"policy/lag": float(self.updates - experience.version)} if self.source.lag else {}
         self.updates += 1
-        return {**self.counts(experience.episodes()), "learning_rate": rate, **seen.read(), **last.read()}
+        return {**self.counts(experience.episodes()), **lag, "learning_rate": rate, **seen.read(), **last.read()}
+
+    def _ready(self, interrupt: Interrupt) -> tuple[Experience, Batch]:
+        """Return what was played, and the batch made of it. What several ranks do together is out of reach of a signal's handler, which
+        would leave the others waiting."""
+        if self.ranks.size == 1:
+            with interrupt.hurry("rollout"):
+                experience = self.collect(interrupt.overdue)
+                self.score.see(experience)
+                return experience, self.prepare(experience.batch, self.progress)
+
+        def play() -> Experience:
+            with interrupt.hurry("rollout"):
+                return self.collect(interrupt.overdue)
+
+        experience = agreed(self.ranks, play)
+        self.score.see(experience)
+        return experience, self.prepare(experience.batch, self.progress)
 
     def counts(self, log: EpisodeLog) -> dict[str, float]:
         """Count the episodes that ended, and return the counts and the episodes' metrics."""
@@ -114,7 +132,8 @@ class Update:
 
     def learn(self, batch: Batch, watch: Watch) -> Metrics:
         """Learn from the minibatches until ``watch`` says that it is enough. Returns batch-level metrics."""
-        for minibatch in minibatches(batch, self.count, self.config.epochs, self.generator):
+        count = self.count if self.ranks.size == 1 else self.ranks.least(min(self.count, batch.segments))
+        for minibatch in minibatches(batch, count, self.config.epochs, self.generator):
             if watch(minibatch, *self.step(minibatch)):
                 break
         with torch.no_grad():
@@ -140,12 +159,13 @@ class Update:
         def watch(minibatch: Batch, loss: Tensor, metrics: Metrics) -> bool:
             norm = metrics.pop("loss/grad_norm")
             finite = math.isfinite(norm.item()) and math.isfinite(loss.item())
-            metrics = {**added_up(metrics, self.ranks), "loss/grad_norm": norm}
-            if self.ranks.any(not finite):
+            metrics, (broken, hurried) = added_up(metrics, (not finite, hurry()), self.ranks)
+            metrics = {**metrics, "loss/grad_norm": norm}
+            if broken:
                 raise Diverged(minibatch, metrics, self.algorithm.policy)
             seen.add(metrics)
             enough = self.algorithm.enough
-            return self.ranks.any((enough is not None and enough(metrics)) or hurry())
+            return hurried or (enough is not None and enough(metrics))
 
         return watch
 
@@ -172,12 +192,17 @@ class Tally:
         return dict(zip(names, table.mean(0).tolist(), strict=True))
 
 
-def added_up(metrics: Metrics, ranks: Ranks = ALONE) -> Metrics:
-    """Return the metrics of a minibatch over all ranks: they are parts of a sum, like the loss."""
+def added_up(metrics: Metrics, flags: Sequence[bool] = (), ranks: Ranks = ALONE) -> tuple[Metrics, list[bool]]:
+    """Return the metrics of a minibatch over all ranks, as parts of a sum like the loss, and which of ``flags`` are set on any."""
     if ranks.size == 1:
-        return metrics
+        return metrics, list(flags)
     names = list(metrics)
-    return dict(zip(names, ranks.sum(torch.stack([metrics[name].float() for name in names])).unbind(), strict=True))
+    numbers = [torch.tensor([float(flag) for flag in flags])]
+    if names:
+        numbers.append(torch.stack([metrics[name].detach().float() for name in names]).cpu())
+    found = ranks.sum(torch.cat(numbers)).unbind()
+    said, found = found[: len(flags)], found[len(flags) :]
+    return dict(zip(names, found, strict=True)), [bool(each > 0) for each in said]
 
 
 def minibatches(batch: Batch, count: int, epochs: int, generator: torch.Generator) -> Iterator[Batch]:

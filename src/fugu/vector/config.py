@@ -204,10 +204,12 @@ def info_names(field: str, names: Any) -> tuple[str, ...]:
 
 
 def usable_cores() -> int:
-    """Return the number of cores this process may run on (affinity and container limits, not what the machine has)."""
+    """Return the number of cores this process may run on (affinity and container limits, not what the machine has). Processes that
+    learn together on this machine share them out."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _cgroup_quota()
-    return max(1, min(cores, quota)) if quota else cores
+    usable = max(1, min(cores, quota)) if quota else cores
+    return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def _cgroup_quota() -> int | None:
