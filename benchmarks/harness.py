@@ -37,6 +37,7 @@ PACKAGES = (
     "mpe2",
     "mujoco",
     "envpool",
+    "ray",
 )
 
 

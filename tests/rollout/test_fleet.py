@@ -222,6 +222,8 @@ def test_what_nodes_cannot_do_is_refused_with_what_to_type(ray_here):  # noqa: F
         RolloutConfig(lag=1)
     with pytest.raises(ConfigError, match="leave one of the two out"):
         dataclasses.replace(on_nodes(BASE, 2), vector=VectorConfig(num_envs=4, backend="ray"))
+    with pytest.raises(ConfigError, match="leave --overlap out"):
+        dataclasses.replace(on_nodes(BASE, 2), overlap=True)
     with pytest.raises(ConfigError, match="try --rollout.nodes 16"):
         make_trainer(on_nodes(BASE, 32))
     with pytest.raises(ConfigError, match="--vector.backend ray"):

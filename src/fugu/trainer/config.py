@@ -125,6 +125,11 @@ class TrainConfig:
             raise ConfigError(
                 f"vector.seed={self.vector.seed}: a run has one seed for everything; give --seed {self.vector.seed}"
             )
+        if self.rollout.nodes is not None and self.overlap:
+            raise ConfigError(
+                "overlap=True plays ahead in this process, and with rollout.nodes the nodes play: --rollout.lag 1 has them play ahead; "
+                "leave --overlap out"
+            )
         if self.rollout.nodes is not None and self.vector.backend in ("ray", "device"):
             raise ConfigError(
                 f"rollout.nodes={self.rollout.nodes} lets nodes play by themselves, and vector.backend={self.vector.backend} says who "
