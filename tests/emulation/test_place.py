@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
-from fugu.emulation.place import from_anywhere, from_here, title
+from fugu.emulation.place import cached_by_meaning, from_anywhere, from_here, title
 
 
 @pytest.mark.parametrize("name", ["my.py:Env", "sub/my.py:Env", "my_env.h", "../up/my_env.hpp"])
@@ -30,3 +34,17 @@ def test_an_environment_is_called_by_its_game_where_our_function_makes_many():
     assert title("fugu.envs.atari:make", {"game": "ALE/Pong-v5"}) == "ALE/Pong-v5"
     assert title("my.package:make", {"game": "chess"}) == "my.package:make"
     assert title("cartpole", {}) == "cartpole"
+
+
+def test_threads_that_ask_at_once_are_given_the_same():
+    both = threading.Barrier(2)
+
+    @cached_by_meaning
+    def made(name: str) -> object:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(timeout=0.5)  # until the other one is here as well, which must not be
+        return object()
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(made, ["cartpole", "cartpole"])
+    assert first is second

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,7 +46,9 @@ def meaning(name: Any) -> Any:
 
 
 def cached_by_meaning(function: Callable[[str], Result]) -> Callable[[str], Result]:
-    """Let ``function`` of a name be called once for each meaning: two names of one text may carry different objects."""
+    """Let ``function`` of a name be called once for each meaning: two names of one text may carry different objects. Threads that ask
+    at once get the same result: of two classes of one meaning, neither would know the other's objects."""
+    one_at_a_time = threading.RLock()
 
     @functools.cache
     def kept(name: str, meant: object) -> Result:
@@ -54,7 +57,8 @@ def cached_by_meaning(function: Callable[[str], Result]) -> Callable[[str], Resu
     @functools.wraps(function)
     def call(name: str) -> Result:
         meant = meaning(name)
-        return kept(name, meant if isinstance(meant, str) else id(meant))  # which lives as long as the name does
+        with one_at_a_time:
+            return kept(name, meant if isinstance(meant, str) else id(meant))  # which lives as long as the name does
 
     return call
 
