@@ -16,6 +16,7 @@ PURPOSES = {
     "mujoco": "MuJoCo",
     "minigrid": "MiniGrid and BabyAI",
     "envs": "all of these environments, and PettingZoo's games",
+    "data": "recorded episodes in Minari's HDF5 layout",
     "plot": "fugu plot",
     "video": "fugu video",
     "tb": "TensorBoard",
