@@ -151,7 +151,7 @@ class NoImagination(Dreamer):
         logprob, entropy = world.distribution.evaluate(world.params(features[:-1], mask), self._played, mask)
         weight = rows.acted / rows.acted.sum().clamp(min=1)
         policy = -(weight * (logprob * advantage + c.entropy * entropy)).sum()
-        critic = (weight * value_loss(world.two_hot, logits[:-1], slow[:-1], returns)).sum()
+        critic = (weight * value_loss(world.two_hot, logits, slow, returns)).sum()
         found = {"policy": policy, "value": critic, "entropy": (weight * entropy).sum(), "return": returns.mean()}
         found["return_scale"] = self.scale()
         return policy + critic, {f"loss/{name}": number.detach() for name, number in found.items()}
