@@ -10,10 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from gymnasium import spaces as gs
 
 from fugu.algorithm.contract import Algorithm
 from fugu.algorithm.find import algorithm_class, names
@@ -31,7 +29,7 @@ from fugu.trainer.interrupt import Interrupt
 from fugu.trainer.loop import Trainer
 from fugu.trainer.update import added_up
 from fugu.vector.config import VectorConfig
-from tests.algorithm.recorded import anything, record
+from tests.algorithm.recorded import recording
 from tests.trainer.fake_ranks import run_together
 
 TEXTS = {
@@ -42,10 +40,8 @@ TEXTS = {
     "minibatch": 8,
     "policy": PolicyConfig(net="transformer", width=16, layers=1),
 }
-ACTIONS: dict[str, gs.Space] = {"cartpole": gs.Discrete(2), "pendulum": gs.Box(-2, 2, (1,), np.float32)}
-"""of the environments of which there are recorded episodes"""
 RECORDED: dict[str, Any] = {"steps": 40, "epochs": 1, "data": {"together": 4}}
-"""learns from recorded episodes of its environment, of which ``recorded`` has the files; steps are gradient steps"""
+"""learns from recorded episodes of its environment, of which ``recording`` has the files; steps are gradient steps"""
 CASES: Mapping[str, Mapping[str, Any]] = {
     "ppo": {"ppo": {"normalize_reward": True, "normalize_value": True, "entropy_final": 0.0}},
     "safe_ppo": {"env": "knapsack_cmdp", "safe": {"limit": (5.0,)}, "ppo": {"normalize_reward": True, "normalize_value": True}},
@@ -111,20 +107,13 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{file}:MyAlgo"
 
 
-@pytest.fixture(scope="session")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """Recorded episodes, by environment."""
-    folder = tmp_path_factory.mktemp("recorded")
-    return {env: str(record(env, folder / env, anything(space), 4, name=env)) for env, space in ACTIONS.items()}
-
-
 @pytest.fixture(params=CASES)
-def config(request: pytest.FixtureRequest, own: str, recorded: Mapping[str, str]) -> TrainConfig:
+def config(request: pytest.FixtureRequest, own: str) -> TrainConfig:
     case = request.param
     plain = TrainConfig(algorithm=own if case == "own" else case)
     settings = {**BASE, **CASES[case]}
     if "data" in settings:
-        settings["data"] = {**settings["data"], "path": recorded[settings["env"]]}
+        settings["data"] = {**settings["data"], "path": recording(settings["env"])}
     for name, value in settings.items():
         if isinstance(value, dict) and name != "env_kwargs":
             settings[name] = dataclasses.replace(getattr(plain, name), **value)

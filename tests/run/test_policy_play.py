@@ -22,6 +22,7 @@ from fugu.trainer.config import OptimizerConfig, TrainConfig
 from fugu.trainer.config_parts import LogConfig
 from fugu.vector.config import VectorConfig
 from fugu.vector.seeds import env_seeds
+from tests.algorithm.recorded import recording
 from tests.contract import test_algorithms
 from tests.run.policy_envs import Echo, Team
 from tests.spaces.strategies import same
@@ -168,6 +169,8 @@ def test_a_batch_is_as_many_single_calls(case, tmp_path):
 def test_a_policy_of_every_algorithm_acts_on_rows_as_the_player_does(algorithm, tmp_path):
     settings = {**test_algorithms.BASE, **test_algorithms.CASES[algorithm], "log": LogConfig(board="off")}
     plain = TrainConfig(algorithm=algorithm)
+    if "data" in settings:
+        settings["data"] = {**settings["data"], "path": recording(settings["env"])}
     for name, value in settings.items():
         if isinstance(value, dict) and name != "env_kwargs":
             settings[name] = dataclasses.replace(getattr(plain, name), **value)
@@ -178,7 +181,9 @@ def test_a_policy_of_every_algorithm_acts_on_rows_as_the_player_does(algorithm, 
         state, mine = None, []
         for _ in islice(player.play(greedy=True), STEPS):
             rows = player.vec.rows
-            action, state = policy.predict(player.vec.views(rows.obs.copy()), state, rows.first, rows.action_mask)
+            action, state = policy.predict(
+                player.vec.views(rows.obs.copy()), state, rows.first, rows.action_mask, reward=rows.reward
+            )
             mine.append(action)
     values = Values(policy.action_space)
     assert len(acted) == STEPS - 1

@@ -5,17 +5,13 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import json
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -25,19 +21,11 @@ from fugu.together import LOST, RankLost, join
 from fugu.trainer.build import make_trainer
 from fugu.trainer.config import TrainConfig
 from fugu.trainer.interrupt import Interrupt
-from tests.algorithm.recorded import anything, record
-from tests.contract.test_algorithms import ACTIONS, BASE, CASES
+from tests.algorithm.recorded import recording
+from tests.contract.test_algorithms import BASE, CASES
 
 ALL = tuple(name for name in CASES if name != "own")
 ONE_AT_A_TIME = threading.Lock()
-
-
-@functools.cache
-def recording(env: str) -> str:
-    """Return the path of recorded episodes, the same bytes on every rank."""
-    folder = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, folder)
-    return str(record(env, Path(folder) / env, anything(ACTIONS[env]), 4, name=env))
 
 
 def config_of(case: str, **changes: Any) -> TrainConfig:
