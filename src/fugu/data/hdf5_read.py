@@ -36,7 +36,7 @@ _EPISODE = re.compile(r"episode_(\d{1,9})")
 
 
 class Claimed(NamedTuple):
-    """What a file says of itself, checked."""
+    """Holds what a file says of itself, checked."""
 
     spec: EnvSpec
     recorded: dict[str, Any]

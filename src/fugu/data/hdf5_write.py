@@ -112,7 +112,7 @@ def _dataset_id(env: str) -> str:
 
 
 class Plan:
-    """What of an episode goes where in its group."""
+    """Says what of an episode goes where in its group."""
 
     def __init__(self, data: DataSet) -> None:
         self.data = data

@@ -1,4 +1,4 @@
-"""Which episodes of a data set are meant, in words, and several data sets made one.
+"""Pick episodes of a data set by words, and make several data sets one.
 
 top=0.1             the tenth of the episodes with the highest returns
 return>=100         or <=, of return and length; seed=7, source=2, agent=0

@@ -1,4 +1,4 @@
-"""What one rank runs into alone (an environment that fails, a signal), made known to all at one point, so that none waits for it."""
+"""Make known to all ranks, at one point, what one runs into alone (an environment that fails, a signal), so that none waits for it."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ EXTRA = "_extra_state"
 
 @dataclass(frozen=True)
 class Order:
-    """What a node makes, in two steps: its environments, and what acts in them."""
+    """Makes what a node needs, in two steps: its environments, and what acts in them."""
 
     envs: Callable[[], VecEnv]
     player: Callable[[VecEnv], tuple[nn.Module, Source]]

@@ -1,4 +1,4 @@
-"""Whether overlap pays: a few updates are timed one after the other, a few side by side.
+"""Find out whether overlap pays: a few updates are timed one after the other, a few side by side.
 
 Where rollout and learning compete for the same cores, both together take as long as one after the other, or longer. Then a warning
 says so, once, with the times. Which updates these are depends on their number alone, and it changes no result.

@@ -30,7 +30,7 @@ COUNTS = ("agents", "begin", "end", "rows", "credit", "untold")
 
 @dataclass(frozen=True)
 class Counts:
-    """What a replay has counted, by the names of its own members."""
+    """Holds what a replay has counted, by the names of its own members."""
 
     agents: int
     begin: int

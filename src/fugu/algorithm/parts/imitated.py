@@ -1,4 +1,4 @@
-"""What algorithms that learn from recorded episodes have in common: acting without more, and how likely what was done is."""
+"""Share what algorithms that learn from recorded episodes have in common: acting without more, and how likely what was done is."""
 
 from __future__ import annotations
 
