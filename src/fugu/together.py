@@ -147,7 +147,7 @@ def speaking() -> bool:
 
 
 class Hall:
-    """Where the ranks of one process, each a thread, meet."""
+    """Lets the ranks of one process, each a thread, meet."""
 
     def __init__(self, size: int, timeout: float) -> None:
         self.size = size

@@ -76,7 +76,7 @@ def newest(saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...], dtype
 
 
 class Rows:
-    """What a page of a replay must hold. ``forms``: the columns of the ring that pages keep; ``acted``: those of them that the policy
+    """Describes a page of a replay. ``forms``: the columns of the ring that pages keep; ``acted``: those of them that the policy
     writes."""
 
     def __init__(self, spec: EnvSpec, agents: int, forms: Forms, acted: Forms, of: str) -> None:

@@ -39,7 +39,7 @@ STEPS_EACH = 1000
 
 @dataclass(frozen=True)
 class Budget:
-    """How much is recorded: plays of the environments, or steps."""
+    """Says how much is recorded: plays of the environments, or steps."""
 
     episodes: int | None = None
     steps: int | None = None
@@ -71,7 +71,7 @@ class Playing:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What plays, in which environments."""
+    """Says what plays, in which environments."""
 
     run: Run | None
     """None: ``env`` is played"""

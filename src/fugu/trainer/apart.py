@@ -1,4 +1,4 @@
-"""What differs between ranks, in a checkpoint: environments, generators, sums over running episodes, the rows of a replay.
+"""Keep what differs between ranks in a checkpoint: environments, generators, sums over running episodes, the rows of a replay.
 
 Rank 0 writes. Its state stands where that of a single process does; of every other rank there is a group ``rank_N`` with its
 environments, its score's marks and its replay, and with whatever else is not the same as on rank 0 (``GROUP/NAME`` -> tensor).

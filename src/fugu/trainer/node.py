@@ -1,4 +1,4 @@
-"""What a node of a fleet makes: its share of a run's environments, and a replica of the run's algorithm with the source it asks for."""
+"""Make a fleet node: its share of a run's environments, and a replica of the run's algorithm with the source it asks for."""
 
 from __future__ import annotations
 

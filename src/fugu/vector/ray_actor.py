@@ -33,7 +33,7 @@ from fugu.vector.vecenv import VecEnv
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a process elsewhere has to know before it can unpickle anything of the user's."""
+    """Holds what a process elsewhere has to know before it can unpickle anything of the user's."""
 
     paths: list[str]
     beside: State
@@ -77,7 +77,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Order:
-    """What to build: arguments of ``vector.make``."""
+    """Says what to build: arguments of ``vector.make``."""
 
     env: Any
     arguments: Mapping[str, Any]
